@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/base.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct kvferry_report {
+    base_arena arena;
+    kvferry_reason *reasons;
+    size_t count, capacity;
+    size_t dropped;
+};
+
+kvferry_status kvferry_report_create(kvferry_report **report)
+{
+    if (!report)
+        return KVFERRY_INVALID;
+    kvferry_report *created = base_alloc(1, sizeof(*created));
+    if (!created)
+        return KVFERRY_NO_MEMORY;
+    *report = created;
+    return KVFERRY_OK;
+}
+
+void kvferry_report_free(kvferry_report *report)
+{
+    if (!report)
+        return;
+    base_arena_free(&report->arena);
+    free(report->reasons);
+    free(report);
+}
+
+void kvferry_report_clear(kvferry_report *report)
+{
+    if (!report)
+        return;
+    base_arena_free(&report->arena);
+    report->count = 0;
+    report->dropped = 0;
+}
+
+size_t kvferry_report_count(const kvferry_report *report) { return report ? report->count : 0; }
+
+size_t kvferry_report_dropped(const kvferry_report *report) { return report ? report->dropped : 0; }
+
+const kvferry_reason *kvferry_report_get(const kvferry_report *report, size_t index)
+{
+    return report && index < report->count ? &report->reasons[index] : NULL;
+}
+
+/* The place in words: "decode-0 tp1/4 pp0/1, layer x, stream k, axis kv_head: ". */
+static void append_place(base_text *text, const base_where *where)
+{
+    const struct {
+        const char *before, *value;
+    } parts[] = {{"", where->worker},
+                 {"", where->place},
+                 {"layer ", where->layer},
+                 {"stream ", where->stream},
+                 {"axis ", where->axis}};
+    bool any = false;
+    for (size_t i = 0; i < sizeof(parts) / sizeof(parts[0]); i++) {
+        if (!parts[i].value || !*parts[i].value)
+            continue;
+        base_text_append(text, "%s%s%s", any ? ", " : "", parts[i].before, parts[i].value);
+        any = true;
+    }
+    if (any)
+        base_text_append(text, ": ");
+}
+
+static bool fill_reason(kvferry_report *report, kvferry_reason *reason, const char *code,
+                        const base_where *where, const char *expected, const char *found,
+                        const char *message)
+{
+    const struct {
+        const char **to;
+        const char *from;
+    } fields[] = {{&reason->code, code},           {&reason->worker, where->worker},
+                  {&reason->layer, where->layer},  {&reason->stream, where->stream},
+                  {&reason->axis, where->axis},    {&reason->place, where->place},
+                  {&reason->expected, expected},   {&reason->found, found},
+                  {&reason->message, message}};
+    for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++) {
+        const char *copy = base_arena_strdup(&report->arena, fields[i].from ? fields[i].from : "");
+        if (!copy)
+            return false;
+        *fields[i].to = copy;
+    }
+    return true;
+}
+
+void base_report_add(kvferry_report *report, const char *code, const base_where *where,
+                     const char *expected, const char *found, const char *format, ...)
+{
+    if (!report)
+        return;
+    if (report->count >= KVFERRY_REPORT_LIMIT ||
+        !base_grow((void **)&report->reasons, &report->capacity, report->count + 1,
+                   sizeof(kvferry_reason))) {
+        report->dropped++;
+        return;
+    }
+    static const base_where nowhere;
+    if (!where)
+        where = &nowhere;
+    char words[1024];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(words, sizeof(words), format, arguments);
+    va_end(arguments);
+    base_text message = {0};
+    append_place(&message, where);
+    base_text_append(&message, "%s", words);
+    if (expected && *expected)
+        base_text_append(&message, ": expected %s", expected);
+    if (found && *found)
+        base_text_append(&message, "%s found %s", expected && *expected ? "," : ":", found);
+    if (!message.failed && fill_reason(report, &report->reasons[report->count], code, where, expected,
+                                       found, message.data))
+        report->count++;
+    else
+        report->dropped++;
+    free(message.data);
+}

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/base.h"
+#include "test.h"
+
+#include <string.h>
+
+static void test_keeps_every_field(void **state)
+{
+    (void)state;
+    kvferry_report *report = NULL;
+    assert_int_equal(kvferry_report_create(&report), KVFERRY_OK);
+    base_report_add(report, "stream_missing",
+                    &(base_where){.worker = "decode-0 tp1/4", .layer = "l3", .stream = "k"},
+                    "a source", "none", "no source has the stream");
+    base_report_add(report, "bare", NULL, NULL, NULL, "nothing but %s", "words");
+    assert_int_equal(kvferry_report_count(report), 2);
+    const kvferry_reason *first = kvferry_report_get(report, 0);
+    assert_string_equal(first->code, "stream_missing");
+    assert_string_equal(first->axis, "");
+    assert_string_equal(first->message, "decode-0 tp1/4, layer l3, stream k: no source has the stream:"
+                                        " expected a source, found none");
+    assert_string_equal(kvferry_report_get(report, 1)->message, "nothing but words");
+    assert_null(kvferry_report_get(report, 2));
+    kvferry_report_clear(report);
+    assert_int_equal(kvferry_report_count(report), 0);
+    kvferry_report_free(report);
+}
+
+static void test_counts_what_it_cannot_keep(void **state)
+{
+    (void)state;
+    kvferry_report *report = NULL;
+    assert_int_equal(kvferry_report_create(&report), KVFERRY_OK);
+    for (int i = 0; i < KVFERRY_REPORT_LIMIT + 5; i++)
+        base_report_add(report, "code", NULL, NULL, NULL, "reason %d", i);
+    assert_int_equal(kvferry_report_count(report), KVFERRY_REPORT_LIMIT);
+    assert_int_equal(kvferry_report_dropped(report), 5);
+    kvferry_report_free(report);
+    base_report_add(NULL, "code", NULL, NULL, NULL, "nobody reads this");
+    assert_int_equal(kvferry_report_count(NULL), 0);
+}
+
+static void test_status_table(void **state)
+{
+    (void)state;
+    assert_string_equal(kvferry_status_name(KVFERRY_OK), "ok");
+    assert_string_equal(kvferry_status_name(KVFERRY_INTERNAL), "internal");
+    assert_string_equal(kvferry_status_name((kvferry_status)999), "unknown");
+    assert_true(strlen(kvferry_status_describe(KVFERRY_TIMEOUT)) > 0);
+}
+
+static void test_arena_and_text(void **state)
+{
+    (void)state;
+    base_arena arena = {0};
+    char *big = base_arena_alloc(&arena, 100000, 1);
+    assert_non_null(big);
+    assert_int_equal(big[99999], 0);
+    assert_string_equal(base_arena_strndup(&arena, "hello", 4), "hell");
+    assert_null(base_arena_alloc(&arena, SIZE_MAX, 2));
+    base_arena_free(&arena);
+    base_text text = {0};
+    for (int i = 0; i < 300; i++)
+        base_text_append(&text, "%d,", i);
+    base_text_append(&text, "%0700d", 1);
+    assert_false(text.failed);
+    assert_int_equal(text.size, 10 * 2 + 90 * 3 + 200 * 4 + 700);
+    free(text.data);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_keeps_every_field),
+        cmocka_unit_test(test_counts_what_it_cannot_keep),
+        cmocka_unit_test(test_status_table),
+        cmocka_unit_test(test_arena_and_text),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

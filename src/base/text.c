@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/base.h"
+
+#include <stdio.h>
+#include <string.h>
+
+void base_text_append_bytes(base_text *text, const void *data, size_t size)
+{
+    if (text->failed)
+        return;
+    if (size > SIZE_MAX - text->size - 1 ||
+        !base_grow((void **)&text->data, &text->capacity, text->size + size + 1, 1)) {
+        text->failed = true;
+        return;
+    }
+    if (size)
+        memcpy(text->data + text->size, data, size);
+    text->size += size;
+    text->data[text->size] = '\0';
+}
+
+void base_text_append(base_text *text, const char *format, ...)
+{
+    char small[512];
+    va_list arguments;
+    va_start(arguments, format);
+    va_list again;
+    va_copy(again, arguments);
+    int length = vsnprintf(small, sizeof(small), format, arguments);
+    va_end(arguments);
+    if (length < 0) {
+        text->failed = true;
+    } else if ((size_t)length < sizeof(small)) {
+        base_text_append_bytes(text, small, (size_t)length);
+    } else if (!text->failed) {
+        size_t needed = text->size + (size_t)length + 1;
+        if (base_grow((void **)&text->data, &text->capacity, needed, 1)) {
+            vsnprintf(text->data + text->size, (size_t)length + 1, format, again);
+            text->size += (size_t)length;
+        } else {
+            text->failed = true;
+        }
+    }
+    va_end(again);
+}
+
+const char *base_format(const char *format, ...)
+{
+    static _Thread_local char buffers[8][256];
+    static _Thread_local unsigned next;
+    char *buffer = buffers[next++ % 8];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(buffer, sizeof(buffers[0]), format, arguments);
+    va_end(arguments);
+    return buffer;
+}
