@@ -43,6 +43,8 @@ typedef struct kvferry_engine_options {
     const char *net_devices; /* "": loopback only unless rdma; ucx: as UCX_NET_DEVICES */
     uint64_t max_outstanding;/* copies in flight to one peer, at most; 0: the engine's own limit */
     const void *own;         /* passed to the `open` of a caller's own engine */
+    const char *name;        /* how peers name this worker in their messages, at most 127 bytes;
+                                "": host name and process */
 } kvferry_engine_options;
 
 typedef struct kvferry_engine_capabilities {
@@ -71,7 +73,9 @@ KVFERRY_API const kvferry_engine_capabilities *
 kvferry_engine_get_capabilities(const kvferry_engine *engine);
 
 /* A descriptor that becomes readable when progress has something to do; -1 if the engine has none.
- * Call kvferry_engine_arm before waiting on it: KVFERRY_BUSY means progress again first. */
+ * Call kvferry_engine_arm before waiting on it: KVFERRY_BUSY means progress again first,
+ * KVFERRY_UNSUPPORTED that there is no descriptor. Deadlines do not wake it: wait no longer than to
+ * the nearest one. */
 KVFERRY_API int kvferry_engine_fd(const kvferry_engine *engine);
 KVFERRY_API kvferry_status kvferry_engine_arm(kvferry_engine *engine);
 
@@ -96,7 +100,8 @@ KVFERRY_API kvferry_status kvferry_engine_allocate(kvferry_engine *engine, uint6
                                                    void **address, uint32_t *segment,
                                                    kvferry_report *report);
 
-/* KVFERRY_BUSY while a local transfer uses it. Its index is not used again. */
+/* KVFERRY_BUSY while a transfer of this engine that is not over names it; KVFERRY_NOT_FOUND. Its
+ * index is not used again. What peers still write there is the caller's care: end that first. */
 KVFERRY_API kvferry_status kvferry_engine_unregister(kvferry_engine *engine, uint32_t segment);
 
 /*
@@ -118,8 +123,10 @@ KVFERRY_API kvferry_status kvferry_engine_connect(kvferry_engine *engine, const 
 /* Whether the connection is known to be lost. */
 KVFERRY_API bool kvferry_peer_lost(const kvferry_peer *peer);
 
-/* Tears the connection down by force: transfers that are not over end with KVFERRY_PEER_LOST, and
- * after it returns nothing of them can reach the peer any more. Frees the peer. */
+/* Tears the connection down by force: transfers that are not over end with KVFERRY_PEER_LOST, all are
+ * over, and nothing of them leaves this worker any more. Bytes that it had sent before may still lie in
+ * the peer's own queue and land when the peer progresses next. Frees the peer; transfers stay the
+ * caller's to free. */
 KVFERRY_API void kvferry_peer_close(kvferry_peer *peer);
 
 /* --- transfers ----------------------------------------------------------------------------- */
@@ -127,8 +134,10 @@ KVFERRY_API void kvferry_peer_close(kvferry_peer *peer);
 /*
  * Begins to move `count` copies, as a plan expands them: source offsets and segments are the
  * source's, whichever side is local. The array must stay until the transfer is over. No copy may
- * cross a segment's end: KVFERRY_OUT_OF_RANGE with the copy and the segment in the report, and
- * nothing moves. Zero copies are a transfer that is done at the next progress.
+ * cross a segment's end: KVFERRY_OUT_OF_RANGE with each such copy and its segment in the report, and
+ * nothing moves. Copies that overlap each other on the target are not looked for (a plan makes none).
+ * Zero copies are a transfer that is done at the next progress. KVFERRY_UNSUPPORTED: the engine has
+ * not this direction.
  * `deadline_ns`: of CLOCK_MONOTONIC; 0: none.
  * *transfer is the caller's, to be freed when it is over.
  */
@@ -143,7 +152,7 @@ typedef struct kvferry_transfer_state {
     bool over;             /* the engine cannot touch its bytes any more. After a deadline or a
                               cancel the status is set first and `over` later: until then the
                               target's blocks are in quarantine */
-    uint64_t copies_done;  /* copies that are complete */
+    uint64_t copies_done;  /* copies of which the last byte is complete */
     uint64_t bytes_done;
     const char *detail;    /* the engine's words about a failure, with peer and range; "" if none */
 } kvferry_transfer_state;
@@ -151,7 +160,7 @@ typedef struct kvferry_transfer_state {
 /* The transfer's state as of the last progress. Valid until the next progress. */
 KVFERRY_API const kvferry_transfer_state *kvferry_transfer_get(const kvferry_transfer *transfer);
 
-/* Submits nothing more of it; its status becomes KVFERRY_CANCELED at once. */
+/* Submits nothing more of it; its status becomes KVFERRY_CANCELED at once, unless it had ended. */
 KVFERRY_API void kvferry_transfer_cancel(kvferry_transfer *transfer);
 
 /* KVFERRY_BUSY while it is not over. */
@@ -159,7 +168,8 @@ KVFERRY_API kvferry_status kvferry_transfer_free(kvferry_transfer *transfer);
 
 /* --- a caller's own engine ------------------------------------------------------------------- */
 
-/* One copy as an engine implementation gets it: checked, absolute at both ends. */
+/* One copy as an engine implementation gets it: checked, absolute at both ends, within the
+ * capabilities, never empty. */
 typedef struct kvferry_engine_copy {
     void *local;
     uint64_t remote;       /* address at the peer */
@@ -168,8 +178,9 @@ typedef struct kvferry_engine_copy {
     void *remote_segment;  /* as segment_import gave it */
 } kvferry_engine_copy;
 
-/* An implementation calls this once per batch, from inside its progress (or close of the peer),
- * when the bytes are visible at the target or it cannot touch them any more. */
+/* An implementation calls this once per batch, from inside its progress, cancel or peer_close (never
+ * from submit), when the bytes are visible at the target or it cannot touch them any more. `detail`:
+ * its words about a failure, or NULL; copied. */
 typedef void (*kvferry_engine_batch_end)(void *batch, kvferry_status status, const char *detail);
 
 /*
@@ -206,7 +217,9 @@ typedef struct kvferry_engine_ops {
     bool (*peer_lost)(void *self, void *peer);
     void (*peer_close)(void *self, void *peer); /* ends its batches first */
 
-    /* Takes all copies or none. The array is only valid during the call. */
+    /* Takes all copies or none. The array is only valid during the call. KVFERRY_BUSY: not now, the
+     * same copies are offered again later. Any other error ends the transfer with it. At most 64
+     * batches are with one peer at a time. */
     kvferry_status (*submit)(void *self, void *peer, kvferry_direction direction,
                              const kvferry_engine_copy *copies, size_t count,
                              kvferry_engine_batch_end end, void *batch, kvferry_report *report);
