@@ -69,6 +69,7 @@ KVFERRY_API kvferry_status kvferry_engine_open(const char *name, const kvferry_e
 /* Ends all transfers (KVFERRY_CANCELED), closes all peers, unregisters all segments, frees. */
 KVFERRY_API void kvferry_engine_close(kvferry_engine *engine);
 
+/* What the engine can do, within its options. Belongs to the engine. */
 KVFERRY_API const kvferry_engine_capabilities *
 kvferry_engine_get_capabilities(const kvferry_engine *engine);
 

@@ -112,6 +112,7 @@ KVFERRY_API kvferry_status kvferry_layout_read_msgpack(const void *data, size_t 
                                                        kvferry_layout **layout,
                                                        kvferry_report *report);
 
+/* Frees the layout with all views into it; NULL is fine. */
 KVFERRY_API void kvferry_layout_free(kvferry_layout *layout);
 
 /* --- writing ------------------------------------------------------------------------------ */
@@ -131,10 +132,12 @@ KVFERRY_API void kvferry_free(void *data);
 
 /* --- looking ------------------------------------------------------------------------------ */
 
+/* Whose document it is. Never NULL. */
 KVFERRY_API const char *kvferry_layout_engine_id(const kvferry_layout *layout);
 KVFERRY_API const kvferry_worker *kvferry_layout_worker(const kvferry_layout *layout);
 KVFERRY_API const kvferry_identity *kvferry_layout_identity(const kvferry_layout *layout);
 
+/* How many there are of each. */
 KVFERRY_API uint32_t kvferry_layout_segment_count(const kvferry_layout *layout);
 KVFERRY_API uint32_t kvferry_layout_group_count(const kvferry_layout *layout);
 KVFERRY_API uint32_t kvferry_layout_stream_count(const kvferry_layout *layout);
@@ -185,10 +188,12 @@ KVFERRY_API kvferry_status kvferry_layout_compare(const kvferry_layout *a, const
  */
 typedef struct kvferry_layout_builder kvferry_layout_builder;
 
+/* A new builder in *builder, for the caller to free; NULL identity: unknown. KVFERRY_NO_MEMORY. */
 KVFERRY_API kvferry_status kvferry_layout_builder_create(const char *engine_id,
                                                          const kvferry_worker *worker,
                                                          const kvferry_identity *identity,
                                                          kvferry_layout_builder **builder);
+/* Frees the builder, finished or not; NULL is fine. */
 KVFERRY_API void kvferry_layout_builder_free(kvferry_layout_builder *builder);
 
 /* Each returns the new element's index, for use in streams. */

@@ -43,6 +43,7 @@ typedef struct kvferry_piece {
     uint64_t state_bytes;   /* bytes of the part in one state (paged) or in one block */
 } kvferry_piece;
 
+/* How many sources the plan was made for. */
 KVFERRY_API size_t kvferry_plan_source_count(const kvferry_plan *plan);
 
 /* How many pieces source `source` sends; 0: it is in no plan of this target. */
