@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the ucx engine's files share. */
+#ifndef KVFERRY_SRC_ENGINE_UCX_INTERNAL_H
+#define KVFERRY_SRC_ENGINE_UCX_INTERNAL_H
+
+#include <ucp/api/ucp.h>
+
+#include "base/base.h"
+#include "engine/engine.h"
+
+typedef struct ucx_segment {
+    ucp_mem_h memory;
+    ucs_memory_type_t type;
+} ucx_segment;
+
+typedef struct ucx_remote {
+    struct ucx_remote *next;
+    ucp_rkey_h key;
+} ucx_remote;
+
+typedef struct ucx_engine ucx_engine;
+typedef struct ucx_peer ucx_peer;
+
+/* Over when all its requests have completed, the flush behind them among these. */
+typedef struct ucx_batch {
+    struct ucx_batch *next; /* of the peer's batches that are out, or in the engine's ended ones */
+    struct ucx_batch *previous;
+    ucx_peer *peer; /* NULL: its peer is closed and nobody waits for it any more */
+    kvferry_engine_batch_end end;
+    void *handle;
+    uint64_t pending;
+    ucs_status_t status; /* the first that was not well */
+    bool posted;         /* all that belongs to it is submitted */
+    char words[192];     /* UCX's own about it */
+} ucx_batch;
+
+struct ucx_peer {
+    ucx_engine *engine;
+    ucp_ep_h endpoint;
+    ucx_remote *remotes;
+    ucx_batch *out;
+    bool lost;
+};
+
+struct ucx_engine {
+    ucp_context_h context;
+    ucp_worker_h worker;
+    ucp_address_t *address;
+    size_t address_size;
+    ucx_batch *ended, **ended_last;
+    ucx_batch *spare; /* kept for the next submission */
+    bool device_memory;
+};
+
+/* ucx_settings.c: a configuration that the caller releases. */
+kvferry_status ucx_settings_read(const kvferry_engine_options *options, ucp_config_t **config,
+                                 kvferry_report *report);
+
+/* ucx_words.c: between begin and end, on this thread, what UCX would print is kept instead. */
+void ucx_words_install(void);
+void ucx_words_begin(void);
+void ucx_words_end(void);
+const char *ucx_words_get(void); /* the last since begin; "" */
+kvferry_status ucx_status(ucs_status_t status);
+void ucx_report(kvferry_report *report, const char *what, ucs_status_t status);
+
+/* ucx_peer.c */
+kvferry_status ucx_peer_connect(void *self, const void *address, size_t size, void **peer,
+                                kvferry_report *report);
+kvferry_status ucx_segment_import(void *self, void *peer, const void *data, size_t size,
+                                  void **remote_segment, kvferry_report *report);
+bool ucx_peer_lost(void *self, void *peer);
+void ucx_peer_close(void *self, void *peer);
+
+/* ucx_batch.c */
+kvferry_status ucx_submit(void *self, void *peer, kvferry_direction direction,
+                          const kvferry_engine_copy *copies, size_t count,
+                          kvferry_engine_batch_end end, void *handle, kvferry_report *report);
+bool ucx_batches_end(ucx_engine *engine); /* tells the ends of those that are over */
+
+#endif

@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Connections over UCX: one endpoint from here to the peer's worker; the way back is the peer's own. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/ucx_internal.h"
+
+/* UCX reads addresses and keys without their sizes: zeros behind them end what a wrong length begins. */
+enum { SLACK = 4096, CLOSE_ROUNDS = 1000000 };
+
+static void *padded(const void *data, size_t size)
+{
+    unsigned char *copy = size < SIZE_MAX - SLACK ? base_alloc(size + SLACK, 1) : NULL;
+    if (copy && size)
+        memcpy(copy, data, size);
+    return copy;
+}
+
+static void on_error(void *data, ucp_ep_h endpoint, ucs_status_t status)
+{
+    (void)endpoint, (void)status;
+    ((ucx_peer *)data)->lost = true;
+}
+
+static kvferry_status open_endpoint(ucx_engine *engine, ucx_peer *peer, const void *address,
+                                    kvferry_report *report)
+{
+    const ucp_ep_params_t params = {
+        .field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
+                      UCP_EP_PARAM_FIELD_ERR_HANDLER,
+        .address = address,
+        .err_mode = UCP_ERR_HANDLING_MODE_PEER,
+        .err_handler = {.cb = on_error, .arg = peer},
+    };
+    ucx_words_begin();
+    ucs_status_t status = ucp_ep_create(engine->worker, &params, &peer->endpoint);
+    if (status != UCS_OK)
+        ucx_report(report, "no way to the peer with these transports", status);
+    ucx_words_end();
+    return ucx_status(status);
+}
+
+kvferry_status ucx_peer_connect(void *self, const void *address, size_t size, void **peer,
+                                kvferry_report *report)
+{
+    ucx_peer *made = base_alloc(1, sizeof(*made));
+    void *copy = padded(address, size);
+    kvferry_status status = KVFERRY_NO_MEMORY;
+    if (made && copy) {
+        made->engine = self;
+        status = open_endpoint(self, made, copy, report);
+    }
+    free(copy);
+    if (status == KVFERRY_OK)
+        *peer = made;
+    else
+        free(made);
+    return status;
+}
+
+kvferry_status ucx_segment_import(void *self, void *peer, const void *data, size_t size,
+                                  void **remote_segment, kvferry_report *report)
+{
+    (void)self;
+    ucx_peer *owner = peer;
+    ucx_remote *remote = base_alloc(1, sizeof(*remote));
+    void *copy = padded(data, size);
+    if (!remote || !copy) {
+        free(remote);
+        free(copy);
+        return KVFERRY_NO_MEMORY;
+    }
+    ucx_words_begin();
+    ucs_status_t status = ucp_ep_rkey_unpack(owner->endpoint, copy, &remote->key);
+    if (status != UCS_OK)
+        ucx_report(report, "a segment's key cannot be used", status);
+    ucx_words_end();
+    free(copy);
+    if (status != UCS_OK) {
+        free(remote);
+        return ucx_status(status);
+    }
+    remote->next = owner->remotes;
+    owner->remotes = remote;
+    *remote_segment = remote;
+    return KVFERRY_OK;
+}
+
+bool ucx_peer_lost(void *self, void *peer)
+{
+    (void)self;
+    return ((const ucx_peer *)peer)->lost;
+}
+
+/* Closes by force, and lets UCX complete what was out. */
+static void close_endpoint(ucx_engine *engine, ucx_peer *peer)
+{
+    const ucp_request_param_t how = {.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS,
+                                     .flags = UCP_EP_CLOSE_FLAG_FORCE};
+    ucs_status_ptr_t request = ucp_ep_close_nbx(peer->endpoint, &how);
+    for (unsigned round = 0; round < CLOSE_ROUNDS; round++) {
+        bool closed = !UCS_PTR_IS_PTR(request) || ucp_request_check_status(request) != UCS_INPROGRESS;
+        if (closed && !peer->out)
+            break;
+        ucp_worker_progress(engine->worker);
+    }
+    if (UCS_PTR_IS_PTR(request))
+        ucp_request_free(request);
+}
+
+void ucx_peer_close(void *self, void *peer)
+{
+    ucx_engine *engine = self;
+    ucx_peer *gone = peer;
+    ucx_words_begin();
+    close_endpoint(engine, gone);
+    while (gone->remotes) {
+        ucx_remote *remote = gone->remotes;
+        gone->remotes = remote->next;
+        ucp_rkey_destroy(remote->key);
+        free(remote);
+    }
+    ucx_words_end();
+    ucx_batches_end(engine);
+    /* What UCX still has not completed it will complete, or not, to nobody. */
+    while (gone->out) {
+        ucx_batch *batch = gone->out;
+        gone->out = batch->next;
+        batch->peer = NULL;
+        batch->end(batch->handle, KVFERRY_PEER_LOST, "the connection was closed");
+    }
+    free(gone);
+}

@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* UCX's settings: in code, so that workers need no environment; a variable that is set still wins. */
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/ucx_internal.h"
+
+/*
+ * MM_ERROR_HANDLING: without it UCX takes TCP on one host as soon as it is to notice lost peers.
+ * KEEPALIVE_INTERVAL: a dead shared-memory peer is noticed after one instead of 20 s.
+ * TCP_*: the defaults give a quarter of the bandwidth.
+ * ALLOC_PRIO: only memory that the kernel gives zeroed; shared memory first.
+ */
+static const struct {
+    const char *name, *value;
+} tuned[] = {
+    {"MM_ERROR_HANDLING", "y"}, {"KEEPALIVE_INTERVAL", "1s"}, {"TCP_TX_SEG_SIZE", "256k"},
+    {"TCP_RX_SEG_SIZE", "256k"}, {"TCP_SNDBUF", "4m"},        {"TCP_RCVBUF", "4m"},
+    {"ALLOC_PRIO", "md:posix,md:sysv,thp,md:*,mmap"},
+};
+
+static const struct {
+    const char *name, *list;
+} transports[] = {
+    {"", "self,posix,sysv,tcp,rc,ud,dc,cuda_copy,cuda_ipc,rocm_copy,rocm_ipc,gdr_copy"},
+    {"shm", "self,posix,sysv"},
+    {"tcp", "self,tcp"},
+};
+
+static bool in_environment(const char *name)
+{
+    char variable[64];
+    snprintf(variable, sizeof(variable), "UCX_%s", name);
+    return getenv(variable) != NULL;
+}
+
+static const char *transport_list(const char *transport)
+{
+    for (size_t i = 0; i < sizeof(transports) / sizeof(transports[0]); i++)
+        if (strcmp(transport, transports[i].name) == 0)
+            return transports[i].list;
+    return transport;
+}
+
+/* "lo", and each port of each RDMA device: TCP then listens on loopback only. */
+static void device_list(base_text *list)
+{
+    base_text_append(list, "lo");
+    DIR *devices = opendir("/sys/class/infiniband");
+    for (const struct dirent *device; devices && (device = readdir(devices));) {
+        if (device->d_name[0] == '.')
+            continue;
+        char path[512];
+        snprintf(path, sizeof(path), "/sys/class/infiniband/%s/ports", device->d_name);
+        DIR *ports = opendir(path);
+        for (const struct dirent *port; ports && (port = readdir(ports));)
+            if (port->d_name[0] != '.')
+                base_text_append(list, ",%s:%s", device->d_name, port->d_name);
+        if (ports)
+            closedir(ports);
+    }
+    if (devices)
+        closedir(devices);
+}
+
+static kvferry_status set(ucp_config_t *config, const char *name, const char *value,
+                          kvferry_report *report)
+{
+    ucs_status_t status = ucp_config_modify(config, name, value);
+    if (status == UCS_OK)
+        return KVFERRY_OK;
+    base_report_add(report, "engine_option", &(base_where){.place = name},
+                    "a setting that this UCX knows", value, "ucx: %s", ucs_status_string(status));
+    return KVFERRY_INVALID;
+}
+
+static kvferry_status set_devices(ucp_config_t *config, const char *devices, kvferry_report *report)
+{
+    if (*devices)
+        return set(config, "NET_DEVICES", devices, report);
+    if (in_environment("NET_DEVICES"))
+        return KVFERRY_OK;
+    base_text list = {0};
+    device_list(&list);
+    kvferry_status status =
+        list.failed ? KVFERRY_NO_MEMORY : set(config, "NET_DEVICES", list.data, report);
+    free(list.data);
+    return status;
+}
+
+kvferry_status ucx_settings_read(const kvferry_engine_options *options, ucp_config_t **config,
+                                 kvferry_report *report)
+{
+    ucp_config_t *read;
+    ucs_status_t answer = ucp_config_read(NULL, NULL, &read);
+    if (answer != UCS_OK) {
+        ucx_report(report, "settings cannot be read", answer);
+        return ucx_status(answer);
+    }
+    kvferry_status status = KVFERRY_OK;
+    for (size_t i = 0; i < sizeof(tuned) / sizeof(tuned[0]) && status == KVFERRY_OK; i++)
+        if (!in_environment(tuned[i].name))
+            status = set(read, tuned[i].name, tuned[i].value, report);
+    if (status == KVFERRY_OK && (*options->transport || !in_environment("TLS")))
+        status = set(read, "TLS", transport_list(options->transport), report);
+    if (status == KVFERRY_OK)
+        status = set_devices(read, options->net_devices, report);
+    if (status != KVFERRY_OK)
+        ucp_config_release(read);
+    else
+        *config = read;
+    return status;
+}
