@@ -4,6 +4,7 @@
 PREFIX ?= /usr/local
 JOBS ?= $(shell nproc)
 FUZZ_SECONDS ?= 60
+TEST_ARGS ?=
 DEMO_ARGS ?=
 BENCH_ARGS ?=
 
@@ -23,10 +24,10 @@ demo: build ## worker processes, a transfer over UCX, every byte checked
 	build/kvferry demo $(DEMO_ARGS)
 
 test: build ## the tests, in a few minutes
-	ctest --preset default --parallel $(JOBS)
+	ctest --preset default --parallel $(JOBS) $(TEST_ARGS)
 
 test-long: build ## a million random plans and other tests that take hours
-	ctest --preset long --parallel $(JOBS)
+	ctest --preset long --parallel $(JOBS) $(TEST_ARGS)
 
 sanitize: ## the tests under address, undefined-behaviour and thread sanitizers
 	scripts/install-dependencies build clang

@@ -8,6 +8,9 @@ function(kvferry_warnings target)
                                              -fno-sanitize-recover=all)
     target_link_options(${target} PRIVATE -fsanitize=${KVFERRY_SANITIZE})
   endif()
+  if(KVFERRY_FUZZ)
+    target_compile_options(${target} PRIVATE -fsanitize=fuzzer-no-link)
+  endif()
 endfunction()
 
 # The objects once; from them the shared library (public symbols only), the static one, and a
