@@ -36,7 +36,7 @@ def without_comments(source):
 
 
 def is_test(path):
-    return path.endswith("_test.c")
+    return re.search(r"_test\.[ch]$|/test_\w+\.h$", path)
 
 
 def public_headers():
