@@ -33,6 +33,7 @@ int bench_transfer(int argc, char **argv);
 
 /* The words behind "kvferry" in messages, e.g. "bench plan". Set by main and by tool_bench. */
 void tool_set_verb(const char *verb);
+const char *tool_verb(void);
 
 /* Whether --json is among the arguments: then stdout gets one JSON value and nothing else. */
 bool tool_json(void);
@@ -69,6 +70,9 @@ int tool_read(const char *path, char **data, size_t *size);
 /* Prints one JSON value and a newline on stdout and gives it up; NULL counts as out of memory. */
 void tool_print_json(json_t *value);
 
+/* A JSON string, never NULL, of text that may not be UTF-8 (file names): odd bytes become '?'. */
+json_t *tool_json_text(const char *text);
+
 /* Flushes stdout and turns a failed write into TOOL_UNEXPECTED. main calls it last. */
 int tool_close_output(int status);
 
@@ -104,15 +108,23 @@ typedef struct tool_usage {
  * first argument that is no option; else the exit status (--help was asked for, or wrong use). */
 int tool_parse(const tool_usage *usage, int argc, char **argv, int *operand);
 
+/* Parses a TOOL_NUMBER's value for the option `name`. TOOL_GO_ON, or wrong use. */
+int tool_number_parse(const char *name, const char *text, uint64_t least, uint64_t most,
+                      uint64_t *number);
+
 /* --- reasons (tool_reasons.c) --------------------------------------------------------------- */
 
 /* All that was found wrong so far, as the objects that --json prints. Zeroed at first. */
 typedef struct tool_reasons {
     json_t *list;
+    json_t *seen; /* the messages in the list, so that nothing is said twice */
     size_t dropped;
 } tool_reasons;
 
-/* Adds the report's reasons and clears it. `file`, unless NULL, goes in front of each place. */
+/* The object that stands for a reason. `file`, unless NULL, goes in front of place and message. */
+json_t *tool_reason_json(const kvferry_reason *reason, const char *file);
+
+/* Adds the report's reasons, but those that are there already, and clears it. */
 void tool_reasons_take(tool_reasons *reasons, kvferry_report *report, const char *file);
 size_t tool_reasons_count(const tool_reasons *reasons);
 void tool_reasons_free(tool_reasons *reasons);
@@ -152,6 +164,7 @@ void tool_model_free(tool_model *model);
 /* The options of kvferry_model_options as command-line options, once or with a prefix per side. */
 #define TOOL_MODEL_OPTION_LIMIT 40
 typedef struct tool_model_values {
+    const char *prefix; /* set by tool_model_option_rows */
     const char *given[TOOL_MODEL_OPTION_LIMIT];
 } tool_model_values;
 
@@ -172,9 +185,12 @@ typedef struct tool_side {
 } tool_side;
 
 /* The workers of `topology`, by pipeline rank and then tensor-parallel rank. TOOL_GO_ON also where
- * the model refused: then `reasons` says why and the side is incomplete. */
+ * the model refused: then `reasons` says why, with `where` (or NULL) in front of each place, and the
+ * side is incomplete. */
 int tool_side_from_model(tool_side *side, const tool_model *model, const tool_topology *topology,
-                         const kvferry_model_options *options, tool_reasons *reasons);
+                         const kvferry_model_options *options, const char *where,
+                         tool_reasons *reasons);
+/* The same of documents: one that cannot be parsed or is not valid adds its reasons. */
 int tool_side_from_files(tool_side *side, const tool_list *files, tool_reasons *reasons);
 void tool_side_free(tool_side *side);
 
