@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A set-up with one thing wrong is refused, by the right reason, by everyone whom it concerns. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "naive.h"
+
+typedef struct refusal {
+    const random_spec *spec;
+    const built_side *sides;
+    random_finding *finding;
+    kvferry_report *report;
+    const kvferry_layout *sources[MAX_WORKERS + 1];
+    size_t source_count;
+} refusal;
+
+/* --- what must happen ----------------------------------------------------------------------- */
+
+/* Whether the remaining sources hold every cell of a stream's box. */
+static bool is_covered(const refusal *run, const kvferry_stream *stream,
+                       const kvferry_stream *const *matches)
+{
+    uint64_t at[8] = {0}, cell[8];
+    for (;;) {
+        for (uint32_t i = 0; i < stream->axis_count; i++)
+            cell[i] = stream->axes[i].start + at[i];
+        bool held = false;
+        for (size_t s = 0; s < run->source_count; s++)
+            held = held || (matches[s] && naive_holds(matches[s], stream, cell));
+        if (!held)
+            return false;
+        uint32_t i = stream->axis_count;
+        while (i > 0 && ++at[i - 1] == stream->axes[i - 1].extent)
+            at[--i] = 0;
+        if (i == 0)
+            return true;
+    }
+}
+
+/* The code of the refusal that planning for this target must end in, "" if none; for a stream's fault also
+ * the stream. */
+static const char *expected_code(const refusal *run, const kvferry_layout *target,
+                                 const kvferry_stream **where)
+{
+    fault_kind kind = run->spec->fault.kind;
+    *where = NULL;
+    if (kind > FAULT_HOLE)
+        return "";
+    if (kind <= FAULT_IDENTITY)
+        return spec_fault_code(run->spec);
+    const stream_spec *spec = &run->spec->streams[run->spec->fault.stream];
+    for (uint32_t i = 0; i < kvferry_layout_stream_count(target); i++) {
+        const kvferry_stream *stream = kvferry_layout_stream(target, i);
+        const kvferry_stream *matches[MAX_WORKERS];
+        if (stream->policy != KVFERRY_POLICY_REQUIRED)
+            continue;
+        size_t found = naive_match(run->sources, run->source_count, stream, matches);
+        char own[24], other[24];
+        snprintf(own, sizeof own, "layers.%u", spec->layer);
+        snprintf(other, sizeof other, "shared.%u", spec->layer);
+        bool meant = strcmp(stream->name, spec->name) == 0 &&
+                     (strcmp(stream->layer, own) == 0 || strcmp(stream->layer, other) == 0);
+        if (kind == FAULT_HOLE ? !is_covered(run, stream, matches) : meant) {
+            *where = stream;
+            return kind == FAULT_HOLE && !found ? "stream_missing" : spec_fault_code(run->spec);
+        }
+    }
+    return "";
+}
+
+/* --- what happened -------------------------------------------------------------------------- */
+
+/* Every reason is whole; one of them has the code (and place). Other codes: `others` allows them. */
+static void check_report(refusal *run, const char *code, const kvferry_stream *where, bool others,
+                         const char *who)
+{
+    bool seen = false;
+    for (size_t i = 0; i < kvferry_report_count(run->report); i++) {
+        const kvferry_reason *reason = kvferry_report_get(run->report, i);
+        bool right = strcmp(reason->code, code) == 0;
+        if (!reason->message[0] || !reason->expected[0] || !reason->found[0])
+            finding_set(run->finding, "reason_not_whole", "%s: %s: %s", who, reason->code,
+                        reason->message);
+        if (!right && !others)
+            finding_set(run->finding, "reason_unexpected", "%s: expected only %s, found %s: %s", who,
+                        code, reason->code, reason->message);
+        seen = seen || (right && (!where || (strcmp(reason->layer, where->layer) == 0 &&
+                                             strcmp(reason->stream, where->name) == 0)));
+    }
+    if (!seen)
+        finding_set(run->finding, "reason_missing", "%s: expected %s %s %s; the report has %zu reasons",
+                    who, code, where ? where->layer : "", where ? where->name : "",
+                    kvferry_report_count(run->report));
+}
+
+/* Whether a source that sends these pieces is concerned by the fault of the request. */
+static bool concerns_piece(const refusal *run, const kvferry_layout *source,
+                           const kvferry_layout *target, const kvferry_request *request,
+                           const kvferry_piece *piece)
+{
+    const fault_spec *fault = &run->spec->fault;
+    const request_spec *spec = &run->spec->requests[0];
+    const kvferry_group *to = kvferry_layout_group(
+        target, kvferry_layout_stream(target, piece->target_stream)->group);
+    const kvferry_group *from = kvferry_layout_group(
+        source, kvferry_layout_stream(source, piece->source_stream)->group);
+    char name[12];
+    bool listed = false;
+    int index = 0;
+    for (size_t i = 0; i < request->target_count; i++)
+        listed = listed || strcmp(request->target[i].group, to->name) == 0;
+    for (int g = 0; g < run->spec->group_count[TARGET]; g++) {
+        spec_group_name(TARGET, g, name);
+        index = strcmp(name, to->name) == 0 ? g : index;
+    }
+    spec_group_name(fault->side, fault->group, name);
+    bool here = strcmp(name, fault->side == SOURCE ? from->name : to->name) == 0;
+    uint32_t block = run->spec->sides[SOURCE].groups[fault->group].block_tokens;
+    switch (fault->kind) {
+    case FAULT_GROUP_UNKNOWN: return listed;
+    case FAULT_STATE_POSITION: return listed && to->kind != KVFERRY_GROUP_PAGED;
+    case FAULT_SOURCE_NULL:
+    case FAULT_SOURCE_SHORT:
+    case FAULT_BLOCK_RANGE:
+        if (fault->side == SOURCE && listed && here) {
+            uint64_t wanted = spec_wanted_tokens(run->spec, spec, index);
+            uint32_t at = spec->tables[SOURCE][fault->group].first_token + fault->index * block;
+            for (uint32_t t = at; t < at + block && t < MAX_TOKENS; t++)
+                if (wanted >> t & 1)
+                    return true;
+            return false;
+        }
+        return listed && here;
+    default: return listed && here;
+    }
+}
+
+static void add_tables(const random_spec *spec, built_request *built)
+{
+    kvferry_request *request = &built->request;
+    const fault_spec *fault = &spec->fault;
+    kvferry_block_table *tables = built->tables[fault->side];
+    size_t *count = fault->side == SOURCE ? &request->source_count : &request->target_count;
+    char name[12];
+    spec_group_name(fault->side, fault->group, name);
+    if (fault->kind == FAULT_GROUP_UNKNOWN && *count <= MAX_GROUPS)
+        tables[(*count)++] = (kvferry_block_table){"nobody", 0, built->blocks[fault->side][0], 0};
+    for (size_t i = 0; fault->kind == FAULT_GROUP_TWICE && i < *count; i++)
+        if (strcmp(tables[i].group, name) == 0) {
+            tables[*count] = tables[i];
+            (*count)++;
+            break;
+        }
+}
+
+static void check_expand(refusal *run, const kvferry_plan *plan, size_t source,
+                         const kvferry_layout *target, const kvferry_request *request)
+{
+    bool concerned = false;
+    for (size_t i = 0; i < kvferry_plan_piece_count(plan, source); i++)
+        concerned = concerned || concerns_piece(run, run->sources[source], target, request,
+                                                kvferry_plan_piece(plan, source, i));
+    size_t bound = kvferry_plan_expand_bound(plan, source, request), count = 12345;
+    kvferry_copy *copies = calloc(bound + 1, sizeof *copies);
+    if (!copies)
+        abort();
+    kvferry_report_clear(run->report);
+    kvferry_status status =
+        kvferry_plan_expand(plan, source, request, copies, bound, &count, run->report);
+    free(copies);
+    char who[48];
+    snprintf(who, sizeof who, "%s, source %zu", spec_fault_name(run->spec->fault.kind), source);
+    if (concerned && status != KVFERRY_REFUSED)
+        finding_set(run->finding, "not_refused", "%s: expected %s, found status %s", who,
+                    spec_fault_code(run->spec), kvferry_status_name(status));
+    else if (status == KVFERRY_REFUSED && count != 12345)
+        finding_set(run->finding, "count_changed", "%s", who);
+    else if (status == KVFERRY_REFUSED)
+        check_report(run, spec_fault_code(run->spec), NULL,
+                     run->spec->fault.kind == FAULT_GROUP_TWICE ||
+                         run->spec->fault.kind == FAULT_MISALIGNED,
+                     who);
+    else if (status != KVFERRY_OK)
+        finding_set(run->finding, "status", "%s: status %s", who, kvferry_status_name(status));
+}
+
+static void check_target(refusal *run, const kvferry_layout *target)
+{
+    kvferry_plan *plan = NULL;
+    const kvferry_stream *where;
+    const char *code = expected_code(run, target, &where);
+    kvferry_report_clear(run->report);
+    kvferry_status status =
+        kvferry_plan_create(run->sources, run->source_count, target, &plan, run->report);
+    const char *who = spec_fault_name(run->spec->fault.kind);
+    if (*code && status != KVFERRY_REFUSED) {
+        finding_set(run->finding, "not_refused", "%s: expected %s, found status %s", who, code,
+                    kvferry_status_name(status));
+    } else if (*code) {
+        /* Leaving out a worker may tear several streams, some of them wholly. */
+        check_report(run, code, where, run->spec->fault.kind == FAULT_HOLE, who);
+    } else if (status != KVFERRY_OK) {
+        const kvferry_reason *reason = kvferry_report_get(run->report, 0);
+        finding_set(run->finding, "plan_refused", "%s, a target that it does not concern: %s: %s", who,
+                    kvferry_status_name(status), reason ? reason->message : "no reason");
+    } else {
+        built_request built;
+        build_request(run->spec, 0, target, &built);
+        add_tables(run->spec, &built);
+        for (size_t s = 0;
+             s < run->source_count && run->spec->fault.kind > FAULT_HOLE && !run->finding->what[0]; s++)
+            check_expand(run, plan, s, target, &built.request);
+    }
+    kvferry_plan_free(plan);
+}
+
+void run_refusal(const random_spec *spec, const built_side sides[2], random_finding *finding,
+                 random_totals *totals)
+{
+    refusal run = {.spec = spec, .sides = sides, .finding = finding};
+    if (kvferry_report_create(&run.report) != KVFERRY_OK)
+        abort();
+    for (size_t s = 0; s < sides[SOURCE].count && spec->fault.kind != FAULT_NO_SOURCES; s++)
+        if (spec->fault.kind != FAULT_HOLE || s != spec->fault.worker % sides[SOURCE].count)
+            run.sources[run.source_count++] = sides[SOURCE].layouts[s];
+    if (spec->fault.kind == FAULT_WORKER_TWICE)
+        run.sources[run.source_count++] =
+            sides[SOURCE].layouts[spec->fault.worker % sides[SOURCE].count];
+    for (size_t t = 0; t < sides[TARGET].count && !finding->what[0]; t++)
+        check_target(&run, sides[TARGET].layouts[t]);
+    totals->refusals++;
+    totals->faults[spec->fault.kind]++;
+    kvferry_report_free(run.report);
+}
