@@ -37,6 +37,7 @@
 
 /* Flags of base_json_parse. */
 #define BASE_JSON_NULL_IS_ABSENT 1u /* `"key": null` is as good as no key, as in a config.json */
+#define BASE_JSON_CHECK_TEXT 2u     /* strings may be no UTF-8: the tree was made by code */
 
 typedef struct base_json_document {
     json_t *root;

@@ -12,15 +12,15 @@
  * them, some 100 GB for five bytes; so the bytes of strangers are walked here, where a claim is never
  * believed beyond the bytes that are left. */
 
-typedef struct reader {
+typedef struct msgpack_reader {
     base_json_document *document;
     const unsigned char *data;
     size_t size, offset;
     size_t values, nests;
     kvferry_status status; /* KVFERRY_OK until something failed */
-} reader;
+} msgpack_reader;
 
-static json_t *refuse(reader *reader, size_t offset, const char *code, const char *expected,
+static json_t *refuse(msgpack_reader *reader, size_t offset, const char *code, const char *expected,
                       const char *found, const char *message)
 {
     base_where where = {.place = base_format("byte %zu", offset)};
@@ -31,7 +31,7 @@ static json_t *refuse(reader *reader, size_t offset, const char *code, const cha
 }
 
 /* The value, or the note that there was no memory for it. */
-static json_t *keep(reader *reader, json_t *value)
+static json_t *keep(msgpack_reader *reader, json_t *value)
 {
     if (!value)
         reader->status = KVFERRY_NO_MEMORY;
@@ -39,7 +39,7 @@ static json_t *keep(reader *reader, json_t *value)
 }
 
 /* The next `bytes` bytes as a big-endian number. */
-static bool read_number(reader *reader, size_t bytes, uint64_t *number)
+static bool read_number(msgpack_reader *reader, size_t bytes, uint64_t *number)
 {
     if (reader->size - reader->offset < bytes) {
         refuse(reader, reader->size, "syntax", base_format("%zu more bytes", bytes), "the end",
@@ -53,7 +53,7 @@ static bool read_number(reader *reader, size_t bytes, uint64_t *number)
 }
 
 /* The next `length` bytes as text without zero bytes. */
-static const char *read_text(reader *reader, uint64_t length)
+static const char *read_text(msgpack_reader *reader, uint64_t length)
 {
     const char *text = (const char *)reader->data + reader->offset;
     if (reader->size - reader->offset < length) {
@@ -70,9 +70,9 @@ static const char *read_text(reader *reader, uint64_t length)
     return text;
 }
 
-static json_t *read_value(reader *reader, size_t depth);
+static json_t *read_value(msgpack_reader *reader, size_t depth);
 
-static json_t *read_array(reader *reader, uint64_t count, size_t depth)
+static json_t *read_array(msgpack_reader *reader, uint64_t count, size_t depth)
 {
     json_t *array = keep(reader, json_array());
     for (uint64_t i = 0; array && i < count; i++) {
@@ -90,7 +90,7 @@ static json_t *read_array(reader *reader, uint64_t count, size_t depth)
 }
 
 /* The length of the string that begins here; false, with a finding, if none does. */
-static bool read_key_length(reader *reader, uint64_t *length)
+static bool read_key_length(msgpack_reader *reader, uint64_t *length)
 {
     size_t at = reader->offset;
     uint64_t head;
@@ -108,7 +108,7 @@ static bool read_key_length(reader *reader, uint64_t *length)
 }
 
 /* One member into `object`; false if that failed. */
-static bool read_member(reader *reader, json_t *object, size_t depth)
+static bool read_member(msgpack_reader *reader, json_t *object, size_t depth)
 {
     size_t at = reader->offset;
     uint64_t length;
@@ -126,7 +126,7 @@ static bool read_member(reader *reader, json_t *object, size_t depth)
     return value != NULL;
 }
 
-static json_t *read_map(reader *reader, uint64_t count, size_t depth)
+static json_t *read_map(msgpack_reader *reader, uint64_t count, size_t depth)
 {
     json_t *object = keep(reader, json_object());
     for (uint64_t i = 0; object && i < count; i++)
@@ -138,7 +138,7 @@ static json_t *read_map(reader *reader, uint64_t count, size_t depth)
 }
 
 /* A map or an array at byte `at` that claims `count` members or elements. */
-static json_t *read_nest(reader *reader, size_t at, bool map, uint64_t count, size_t depth)
+static json_t *read_nest(msgpack_reader *reader, size_t at, bool map, uint64_t count, size_t depth)
 {
     if (depth >= BASE_JSON_MAX_DEPTH)
         return refuse(reader, at, "nesting_depth", base_format("at most %d levels", BASE_JSON_MAX_DEPTH),
@@ -155,13 +155,13 @@ static json_t *read_nest(reader *reader, size_t at, bool map, uint64_t count, si
     return map ? read_map(reader, count, depth + 1) : read_array(reader, count, depth + 1);
 }
 
-static json_t *read_string(reader *reader, uint64_t length)
+static json_t *read_string(msgpack_reader *reader, uint64_t length)
 {
     const char *text = read_text(reader, length);
     return text ? keep(reader, json_stringn_nocheck(text, (size_t)length)) : NULL;
 }
 
-static json_t *read_real(reader *reader, size_t at, bool single, uint64_t bits)
+static json_t *read_real(msgpack_reader *reader, size_t at, bool single, uint64_t bits)
 {
     double real;
     if (single) {
@@ -178,20 +178,20 @@ static json_t *read_real(reader *reader, size_t at, bool single, uint64_t bits)
     return keep(reader, json_real(real));
 }
 
-static json_t *read_unsigned(reader *reader, uint64_t number)
+static json_t *read_unsigned(msgpack_reader *reader, uint64_t number)
 {
     return keep(reader, number > INT64_MAX ? json_real((double)number) : json_integer((json_int_t)number));
 }
 
 /* A number of `bytes` bytes with a sign. */
-static json_t *read_signed(reader *reader, size_t bytes, uint64_t number)
+static json_t *read_signed(msgpack_reader *reader, size_t bytes, uint64_t number)
 {
     unsigned unused = (unsigned)(64 - 8 * bytes);
     return keep(reader, json_integer((int64_t)(number << unused) >> unused));
 }
 
 /* A value whose head byte is at `at` and is followed by a number: its value, or its length. */
-static json_t *read_long_value(reader *reader, size_t at, unsigned head, size_t depth)
+static json_t *read_long_value(msgpack_reader *reader, size_t at, unsigned head, size_t depth)
 {
     static const unsigned char lengths[] = {
         [0xca - 0xc0] = 4, [0xcb - 0xc0] = 8, [0xcc - 0xc0] = 1, [0xcd - 0xc0] = 2,
@@ -217,7 +217,7 @@ static json_t *read_long_value(reader *reader, size_t at, unsigned head, size_t 
     return read_nest(reader, at, head >= 0xde, number, depth);
 }
 
-static json_t *read_value(reader *reader, size_t depth)
+static json_t *read_value(msgpack_reader *reader, size_t depth)
 {
     size_t at = reader->offset;
     uint64_t head;
@@ -242,7 +242,7 @@ kvferry_status base_msgpack_parse(const void *data, size_t size, unsigned flags,
                                   kvferry_report *report, base_json_document *document)
 {
     *document = (base_json_document){.report = report, .flags = flags};
-    reader reader = {.document = document, .data = data, .size = size};
+    msgpack_reader reader = {.document = document, .data = data, .size = size};
     if (size > BASE_JSON_MAX_BYTES) {
         refuse(&reader, 0, "document_size", base_format("at most %zu bytes", BASE_JSON_MAX_BYTES),
                base_format("%zu bytes", size), "the document is too large");
