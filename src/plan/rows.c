@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rows: which bytes between cells may be carried along. */
+#include "plan/plan.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Bytes from the first byte of a stream's cells of one page to past the last. */
+static uint64_t stream_hull(const kvferry_stream *stream)
+{
+    uint64_t bytes = stream->cell_bytes;
+    for (uint32_t i = 0; i < stream->axis_count; i++)
+        bytes += (stream->axes[i].extent - 1) * stream->axes[i].stride;
+    return bytes;
+}
+
+static int compare_places(const void *a, const void *b, void *context)
+{
+    const kvferry_layout *layout = context;
+    const kvferry_stream *left = kvferry_layout_stream(layout, *(const uint32_t *)a);
+    const kvferry_stream *right = kvferry_layout_stream(layout, *(const uint32_t *)b);
+    const uint64_t keys[3][2] = {{left->segment, right->segment},
+                                 {left->page_stride, right->page_stride},
+                                 {left->offset, right->offset}};
+    for (size_t i = 0; i < 3; i++)
+        if (keys[i][0] != keys[i][1])
+            return keys[i][0] < keys[i][1] ? -1 : 1;
+    return 0;
+}
+
+kvferry_status plan_rows_create(const kvferry_layout *layout, base_arena *arena, plan_rows *rows)
+{
+    uint32_t count = kvferry_layout_stream_count(layout);
+    rows->layout = layout;
+    rows->low = base_arena_alloc(arena, count, sizeof(*rows->low));
+    rows->hull = base_arena_alloc(arena, count, sizeof(*rows->hull));
+    uint32_t *sorted = base_alloc(count, sizeof(*sorted));
+    if (!rows->low || !rows->hull || !sorted) {
+        free(sorted);
+        return KVFERRY_NO_MEMORY;
+    }
+    for (uint32_t i = 0; i < count; i++)
+        sorted[i] = i;
+    if (count)
+        qsort_r(sorted, count, sizeof(*sorted), compare_places, (void *)layout);
+    const kvferry_stream *lowest = NULL;
+    for (uint32_t i = 0; i < count; i++) {
+        const kvferry_stream *stream = kvferry_layout_stream(layout, sorted[i]);
+        if (!lowest || lowest->segment != stream->segment ||
+            lowest->page_stride != stream->page_stride ||
+            stream->offset - lowest->offset >= stream->page_stride)
+            lowest = stream;
+        rows->low[sorted[i]] = lowest->offset;
+        rows->hull[sorted[i]] = stream_hull(stream);
+    }
+    free(sorted);
+    return KVFERRY_OK;
+}
+
+/* --- obstacles -------------------------------------------------------------------------------- */
+
+static bool add_span(plan_obstacles *obstacles, uint64_t start, uint64_t end)
+{
+    if (!base_grow((void **)&obstacles->spans, &obstacles->capacity, obstacles->count + 1,
+                   sizeof(*obstacles->spans)))
+        return false;
+    obstacles->spans[obstacles->count++] = (plan_span){start, end};
+    return true;
+}
+
+/* Adds the bytes [offset, offset + bytes) of every row, bytes <= period. */
+static bool add_repeated(plan_obstacles *obstacles, uint64_t offset, uint64_t bytes)
+{
+    uint64_t start = offset % obstacles->period, end = start + bytes;
+    if (end <= obstacles->period)
+        return add_span(obstacles, start, end);
+    return add_span(obstacles, start, obstacles->period) &&
+           add_span(obstacles, 0, end - obstacles->period);
+}
+
+static int compare_spans(const void *a, const void *b)
+{
+    const plan_span *left = a, *right = b;
+    return left->start < right->start ? -1 : left->start > right->start;
+}
+
+/* Sorts the spans and joins those that meet. */
+static void unite(plan_obstacles *obstacles)
+{
+    if (!obstacles->count)
+        return;
+    qsort(obstacles->spans, obstacles->count, sizeof(*obstacles->spans), compare_spans);
+    size_t kept = 1;
+    for (size_t i = 1; i < obstacles->count; i++) {
+        plan_span *last = &obstacles->spans[kept - 1];
+        if (obstacles->spans[i].start <= last->end)
+            last->end = base_max(last->end, obstacles->spans[i].end);
+        else
+            obstacles->spans[kept++] = obstacles->spans[i];
+    }
+    obstacles->count = kept;
+}
+
+kvferry_status plan_obstacles_find(const plan_rows *rows, uint32_t like, uint32_t group,
+                                   plan_obstacles *obstacles)
+{
+    const kvferry_layout *layout = rows->layout;
+    const kvferry_stream *model = kvferry_layout_stream(layout, like);
+    uint64_t low = rows->low[like], end = low + model->pages * model->page_stride;
+    if (obstacles->period == model->page_stride && obstacles->low == low &&
+        obstacles->segment == model->segment && obstacles->group == group)
+        return KVFERRY_OK;
+    obstacles->period = model->page_stride;
+    obstacles->low = low;
+    obstacles->segment = model->segment;
+    obstacles->group = group;
+    obstacles->count = 0;
+    for (uint32_t i = 0; i < kvferry_layout_stream_count(layout); i++) {
+        const kvferry_stream *stream = kvferry_layout_stream(layout, i);
+        uint64_t hull = rows->hull[i];
+        if (stream->segment != model->segment || stream->pages == 0 || stream->offset >= end ||
+            stream->offset + (stream->pages - 1) * stream->page_stride + hull <= low)
+            continue;
+        if (stream->group != group && kvferry_layout_groups_share(layout, stream->group, group))
+            continue;
+        bool regular = stream->page_stride == obstacles->period && hull <= obstacles->period;
+        if (!(regular ? add_repeated(obstacles, stream->offset, hull)
+                      : add_span(obstacles, 0, obstacles->period)))
+            return KVFERRY_NO_MEMORY;
+    }
+    unite(obstacles);
+    return KVFERRY_OK;
+}
+
+/* Whether no span meets [start, end), which lies inside one period. */
+static bool free_between(const plan_obstacles *obstacles, uint64_t start, uint64_t end)
+{
+    size_t low = 0, high = obstacles->count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (obstacles->spans[middle].end > start)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return low == obstacles->count || obstacles->spans[low].start >= end;
+}
+
+bool plan_obstacles_free(const plan_obstacles *obstacles, uint64_t offset, uint64_t bytes)
+{
+    uint64_t start = offset % obstacles->period, end = start + bytes;
+    if (bytes == 0)
+        return true;
+    if (bytes > obstacles->period)
+        return obstacles->count == 0;
+    if (end <= obstacles->period)
+        return free_between(obstacles, start, end);
+    return free_between(obstacles, start, obstacles->period) &&
+           free_between(obstacles, 0, end - obstacles->period);
+}
