@@ -58,6 +58,13 @@ typedef struct base_text {
 void base_text_append(base_text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void base_text_append_bytes(base_text *text, const void *data, size_t size);
 
+/* Bytes of the UTF-8 character that begins at `text`, of which there are `size` > 0; 0: none does, or it
+ * is the zero byte. */
+size_t base_text_character(const char *text, size_t size);
+
+/* Whether all of it is UTF-8 without zero bytes, as the strings of documents and reasons are. */
+bool base_text_is_utf8(const char *text, size_t size);
+
 /* --- reasons ------------------------------------------------------------------------------- */
 
 /* Where a reason lies. NULL members are "". */

@@ -264,7 +264,7 @@ bool base_json_string(base_json node, size_t maximum, const char **value)
         return false;
     }
     if ((node.document->flags & BASE_JSON_CHECK_TEXT) &&
-        !base_json_is_text(json_string_value(node.value), json_string_length(node.value))) {
+        !base_text_is_utf8(json_string_value(node.value), json_string_length(node.value))) {
         base_json_finding(node, "text_encoding", "UTF-8 text", "other bytes", "a string is not UTF-8 text");
         return false;
     }

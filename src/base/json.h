@@ -135,9 +135,6 @@ void base_json_finding(base_json node, const char *code, const char *expected, c
 /* Writes the value's place to `place`: "streams[3].layer"; "" for the root. */
 void base_json_place(base_json node, base_text *place);
 
-/* Whether the bytes are UTF-8 without zero bytes, as every string of a document is. */
-bool base_json_is_text(const char *text, size_t size);
-
 /* The value in a few words, for `found`: `"abc"`, `3.0`, `an object`. In a buffer of base_format. */
 const char *base_json_words(base_json node);
 

@@ -216,35 +216,6 @@ static void add_error(base_json_document *document, const text_scan *scan, const
     add_finding(document, error_code(error), line, column, "", "", error->text);
 }
 
-/* Bytes of the UTF-8 character at `text`, of which there are `size`; 0: there is none. */
-static size_t character_size(const unsigned char *text, size_t size)
-{
-    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
-    unsigned char head = *text;
-    size_t bytes = head < 0x80 ? 1 : head < 0xc0 ? 0 : head < 0xe0 ? 2 : head < 0xf0 ? 3 : head < 0xf8 ? 4 : 0;
-    if (!bytes || bytes > size)
-        return 0;
-    uint32_t character = bytes == 1 ? head : head & (0x7fu >> bytes);
-    for (size_t i = 1; i < bytes; i++) {
-        if ((text[i] & 0xc0) != 0x80)
-            return 0;
-        character = character << 6 | (text[i] & 0x3f);
-    }
-    bool surrogate = character >= 0xd800 && character <= 0xdfff;
-    return character && character >= least[bytes] && character <= 0x10ffff && !surrogate ? bytes : 0;
-}
-
-bool base_json_is_text(const char *text, size_t size)
-{
-    size_t bytes;
-    for (size_t i = 0; i < size; i += bytes) {
-        bytes = character_size((const unsigned char *)text + i, size - i);
-        if (!bytes)
-            return false;
-    }
-    return true;
-}
-
 kvferry_status base_json_parse(const char *text, size_t size, unsigned flags, kvferry_report *report,
                                base_json_document *document)
 {

@@ -61,7 +61,7 @@ static const char *read_text(msgpack_reader *reader, uint64_t length)
                "the end", "the document ends inside a string");
         return NULL;
     }
-    if (!base_json_is_text(text, (size_t)length)) {
+    if (!base_text_is_utf8(text, (size_t)length)) {
         refuse(reader, reader->offset, "text_encoding", "UTF-8 text without zero bytes", "other bytes",
                "a string is not UTF-8 text");
         return NULL;

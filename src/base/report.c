@@ -71,6 +71,21 @@ static void append_place(base_text *text, const base_where *where)
         base_text_append(text, ": ");
 }
 
+/* A copy in UTF-8: what came from elsewhere, or was cut inside of a character, gets question marks. */
+static const char *copy_text(kvferry_report *report, const char *text)
+{
+    size_t length = strlen(text), bytes;
+    char *copy = base_arena_strndup(&report->arena, text, length);
+    for (size_t i = 0; copy && i < length; i += bytes) {
+        bytes = base_text_character(copy + i, length - i);
+        if (!bytes) {
+            copy[i] = '?';
+            bytes = 1;
+        }
+    }
+    return copy;
+}
+
 static bool fill_reason(kvferry_report *report, kvferry_reason *reason, const char *code,
                         const base_where *where, const char *expected, const char *found,
                         const char *message)
@@ -84,7 +99,7 @@ static bool fill_reason(kvferry_report *report, kvferry_reason *reason, const ch
                   {&reason->expected, expected},   {&reason->found, found},
                   {&reason->message, message}};
     for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++) {
-        const char *copy = base_arena_strdup(&report->arena, fields[i].from ? fields[i].from : "");
+        const char *copy = copy_text(report, fields[i].from ? fields[i].from : "");
         if (!copy)
             return false;
         *fields[i].to = copy;

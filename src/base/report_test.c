@@ -40,6 +40,19 @@ static void test_counts_what_it_cannot_keep(void **state)
     assert_int_equal(kvferry_report_count(NULL), 0);
 }
 
+static void test_is_utf8_whatever_comes(void **state)
+{
+    (void)state;
+    kvferry_report *report = NULL;
+    assert_int_equal(kvferry_report_create(&report), KVFERRY_OK);
+    base_report_add(report, "code", NULL, "a\xc3\xa9\xf0\x9f\x9a\xa2", "\xff" "b\xc3", "cut %.1s", "\xc3\xa9");
+    assert_string_equal(kvferry_report_get(report, 0)->expected, "a\xc3\xa9\xf0\x9f\x9a\xa2");
+    assert_string_equal(kvferry_report_get(report, 0)->found, "?b?");
+    assert_string_equal(kvferry_report_get(report, 0)->message,
+                        "cut ?: expected a\xc3\xa9\xf0\x9f\x9a\xa2, found ?b?");
+    kvferry_report_free(report);
+}
+
 static void test_status_table(void **state)
 {
     (void)state;
@@ -73,6 +86,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_keeps_every_field),
         cmocka_unit_test(test_counts_what_it_cannot_keep),
+        cmocka_unit_test(test_is_utf8_whatever_comes),
         cmocka_unit_test(test_status_table),
         cmocka_unit_test(test_arena_and_text),
     };

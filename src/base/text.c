@@ -44,6 +44,34 @@ void base_text_append(base_text *text, const char *format, ...)
     va_end(again);
 }
 
+size_t base_text_character(const char *text, size_t size)
+{
+    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
+    unsigned char head = (unsigned char)*text;
+    size_t bytes = head < 0x80 ? 1 : head < 0xc0 ? 0 : head < 0xe0 ? 2 : head < 0xf0 ? 3 : head < 0xf8 ? 4 : 0;
+    if (!bytes || bytes > size)
+        return 0;
+    uint32_t character = bytes == 1 ? head : head & (0x7fu >> bytes);
+    for (size_t i = 1; i < bytes; i++) {
+        if ((text[i] & 0xc0) != 0x80)
+            return 0;
+        character = character << 6 | (text[i] & 0x3f);
+    }
+    bool surrogate = character >= 0xd800 && character <= 0xdfff;
+    return character && character >= least[bytes] && character <= 0x10ffff && !surrogate ? bytes : 0;
+}
+
+bool base_text_is_utf8(const char *text, size_t size)
+{
+    size_t bytes;
+    for (size_t i = 0; i < size; i += bytes) {
+        bytes = base_text_character(text + i, size - i);
+        if (!bytes)
+            return false;
+    }
+    return true;
+}
+
 const char *base_format(const char *format, ...)
 {
     static _Thread_local char buffers[8][256];
