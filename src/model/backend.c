@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The attention backends of vLLM 0.32 as far as they shape caches. Of those that can serve a model
+ * on a platform the first one is taken, so the table's order is vLLM's order of preference.
+ */
+#include "model/model.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define FP8_TOO (MODEL_NATIVE | MODEL_FP8)
+#define MLA_DIMS {320, 512, 576}
+#define FLASHINFER_DIMS {64, 128, 256, 512}
+
+static const model_backend backends[] = {
+    {.name = "FLASHINFER", .use = MODEL_DENSE, .platforms = MODEL_SM100, .precisions = FP8_TOO,
+     .sizes = {16, 32, 64, 128, 256, 512, 1024}, .head_dims = FLASHINFER_DIMS, .orders = "LBHNC BLHNC"},
+    {.name = "FLASH_ATTN", .use = MODEL_DENSE, .platforms = MODEL_SM90, .precisions = FP8_TOO,
+     .multiple = 16},
+    /* FlashAttention 4 has a kernel of its own for heads of 256, which takes pages of 128 only. */
+    {.name = "FLASH_ATTN", .use = MODEL_DENSE, .platforms = MODEL_SM100, .precisions = FP8_TOO,
+     .sizes = {128}, .head_dims = {256}},
+    {.name = "FLASH_ATTN", .use = MODEL_DENSE, .platforms = MODEL_SM100, .precisions = FP8_TOO,
+     .multiple = 16},
+    {.name = "FLASH_ATTN", .use = MODEL_DENSE, .platforms = MODEL_SM120, .precisions = MODEL_NATIVE,
+     .multiple = 16},
+    {.name = "FLASHINFER", .use = MODEL_DENSE, .platforms = MODEL_SM90 | MODEL_SM120,
+     .precisions = FP8_TOO, .sizes = {16, 32, 64}, .head_dims = FLASHINFER_DIMS},
+    {.name = "CPU_ATTN", .use = MODEL_DENSE, .platforms = MODEL_ANY_CPU, .precisions = MODEL_NATIVE,
+     .multiple = 32, .head_dims = {32, 64, 96, 128, 160, 192, 256, 512}, .orders = "LBHNC"},
+
+    {.name = "FLASHINFER_MLA", .use = MODEL_MLA, .platforms = MODEL_SM100, .precisions = FP8_TOO,
+     .sizes = {32, 64}, .head_dims = MLA_DIMS},
+    {.name = "CUTLASS_MLA", .use = MODEL_MLA, .platforms = MODEL_SM100, .precisions = FP8_TOO,
+     .sizes = {128}, .head_dims = MLA_DIMS},
+    {.name = "FLASH_ATTN_MLA", .use = MODEL_MLA, .platforms = MODEL_SM90, .precisions = MODEL_NATIVE,
+     .multiple = 16, .head_dims = MLA_DIMS},
+    {.name = "FLASHMLA", .use = MODEL_MLA, .platforms = MODEL_SM90, .precisions = FP8_TOO,
+     .sizes = {64}, .head_dims = MLA_DIMS},
+    {.name = "TRITON_MLA", .use = MODEL_MLA, .platforms = MODEL_ANY_GPU, .precisions = FP8_TOO,
+     .multiple = 16},
+    {.name = "CPU_MLA", .use = MODEL_MLA, .platforms = MODEL_CPU, .precisions = MODEL_NATIVE,
+     .sizes = {16}},
+
+    {.name = "FLASHINFER_MLA_SPARSE_SM90", .use = MODEL_SPARSE_MLA, .platforms = MODEL_SM90,
+     .precisions = FP8_TOO, .multiple = 64, .rows = 1, .head_dims = {512}},
+    {.name = "FLASH_ATTN_MLA_SPARSE", .use = MODEL_SPARSE_MLA, .platforms = MODEL_SM90,
+     .precisions = MODEL_NATIVE, .multiple = 64, .rows = 1},
+    /* Quantised rows are read in pages of 64, others one by one. */
+    {.name = "FLASHMLA_SPARSE", .use = MODEL_SPARSE_MLA, .platforms = MODEL_SM90,
+     .precisions = MODEL_FP8_DS_MLA, .multiple = 64, .rows = 64, .head_dims = {512, 576}},
+    {.name = "FLASHMLA_SPARSE", .use = MODEL_SPARSE_MLA, .platforms = MODEL_SM90,
+     .precisions = MODEL_NATIVE, .multiple = 64, .rows = 1, .head_dims = {512, 576}},
+    {.name = "FLASHINFER_MLA_SPARSE_SM90", .use = MODEL_SPARSE_MLA, .platforms = MODEL_SM90,
+     .precisions = FP8_TOO, .multiple = 64, .rows = 1, .head_dims = {576}},
+    {.name = "FLASHINFER_MLA_SPARSE", .use = MODEL_SPARSE_MLA, .platforms = MODEL_SM100,
+     .precisions = FP8_TOO, .multiple = 32, .rows = 32, .head_dims = {512, 576}},
+    {.name = "FLASHINFER_MLA_SPARSE_SM120", .use = MODEL_SPARSE_MLA, .platforms = MODEL_SM120,
+     .precisions = MODEL_FP8_DS_MLA, .multiple = 64, .rows = 64, .head_dims = {512, 576}},
+
+    {.name = "FLASHMLA_SPARSE_DSV4", .use = MODEL_V4, .platforms = MODEL_SM90 | MODEL_SM100,
+     .precisions = MODEL_FP8_DS_MLA, .sizes = {256}, .head_dims = {512}},
+    {.name = "FLASHINFER_MLA_SPARSE_DSV4", .use = MODEL_V4, .platforms = MODEL_SM100,
+     .precisions = FP8_TOO, .sizes = {256}, .head_dims = {512}},
+    {.name = "FLASHINFER_MLA_SPARSE_DSV4", .use = MODEL_V4, .platforms = MODEL_SM120,
+     .precisions = MODEL_FP8_DS_MLA, .sizes = {256}, .head_dims = {512}},
+};
+#define BACKENDS (sizeof backends / sizeof backends[0])
+
+bool model_backend_takes(const model_backend *backend, uint64_t block)
+{
+    if (backend->multiple != 0)
+        return block % backend->multiple == 0;
+    for (size_t i = 0; backend->sizes[i] != 0; i++)
+        if (block % backend->sizes[i] == 0)
+            return true;
+    return false;
+}
+
+static bool takes_head(const model_backend *backend, uint64_t head_dim)
+{
+    if (backend->head_dims[0] == 0)
+        return backend->use != MODEL_DENSE || (head_dim % 8 == 0 && head_dim <= 256);
+    for (size_t i = 0; i < 8 && backend->head_dims[i] != 0; i++)
+        if (backend->head_dims[i] == head_dim)
+            return true;
+    return false;
+}
+
+/* What single backends ask of a model beside its head size. */
+static bool takes_shape(const model_backend *backend, const model_shape *shape)
+{
+    if (strcmp(backend->name, "FLASHINFER_MLA") == 0)
+        return shape->nope == 64 || shape->nope == 128 || shape->nope == 192;
+    if (strcmp(backend->name, "FLASHINFER_MLA_SPARSE") == 0)
+        return shape->rope == 0 ? shape->nope == 256 : shape->nope == 128 || shape->nope == 192;
+    if (strcmp(backend->name, "FLASHINFER_MLA_SPARSE_SM120") == 0)
+        return shape->topk == 2048;
+    return true;
+}
+
+/* Backends with a packed form of their own store fp8 in it, and those that know no other form all
+ * that is left to them. FLASHMLA_SPARSE does so only with rope. */
+static model_precision stored(const model_backend *backend, const model_cache *cache)
+{
+    const model_choice *choice = &cache->choice;
+    if (backend->precisions != MODEL_FP8_DS_MLA)
+        return choice->precision;
+    if (strcmp(backend->name, "FLASHMLA_SPARSE") == 0)
+        return choice->precision == MODEL_FP8 && cache->shape.rope != 0 ? MODEL_FP8_DS_MLA
+                                                                         : choice->precision;
+    return choice->precision == MODEL_FP8 || choice->kv_dtype == NULL ? MODEL_FP8_DS_MLA
+                                                                      : choice->precision;
+}
+
+/* A block size that was asked for; on CPUs hybrids round it. The reference MLA kernel knows 16. */
+static bool takes_block(const model_backend *backend, const model_cache *cache)
+{
+    uint64_t block = cache->choice.block;
+    if (block == 0 || (cache->choice.platform & MODEL_ANY_CPU && cache->shape.type->hybrid))
+        return true;
+    if (strcmp(backend->name, "CPU_MLA") == 0)
+        return block == backend->sizes[0];
+    return model_backend_takes(backend, block);
+}
+
+static bool fits(const model_backend *backend, const model_cache *cache, uint64_t head_dim)
+{
+    const model_choice *choice = &cache->choice;
+    /* The earlier kpool layout stored what it was told to. */
+    bool stores = choice->kpool_tail || (backend->precisions & stored(backend, cache)) != 0;
+    return backend->use == cache->shape.type->use && (backend->platforms & choice->platform) != 0 &&
+           stores && takes_head(backend, head_dim) &&
+           takes_shape(backend, &cache->shape) && takes_block(backend, cache) &&
+           (choice->backend == NULL || strcmp(choice->backend, backend->name) == 0);
+}
+
+static void refuse_all(model_cache *cache)
+{
+    base_text known = {0};
+    for (size_t i = 0; i < BACKENDS; i++)
+        if (backends[i].use == cache->shape.type->use &&
+            (backends[i].platforms & cache->choice.platform) != 0)
+            base_text_append(&known, "%s%s", known.size == 0 ? "" : ", ", backends[i].name);
+    const char *names = known.failed || known.data == NULL ? "none for this model on this platform"
+                                                           : known.data;
+    model_refuse(cache, "backend_unfit", cache->choice.backend != NULL ? "backend" : "platform", names,
+                 cache->choice.backend != NULL ? cache->choice.backend : "none that fits",
+                 "no attention backend takes this model with this kv_dtype, block_size and head size");
+    free(known.data);
+}
+
+void model_backend_choose(model_cache *cache)
+{
+    const model_shape *shape = &cache->shape;
+    uint64_t head_dim = shape->lora != 0 ? shape->lora + shape->rope : shape->head_dim;
+    for (size_t i = 0; i < BACKENDS && cache->backend == NULL; i++)
+        if (fits(&backends[i], cache, head_dim))
+            cache->backend = &backends[i];
+    if (cache->backend == NULL) {
+        refuse_all(cache);
+        return;
+    }
+    if (!cache->choice.kpool_tail)
+        cache->choice.precision = stored(cache->backend, cache);
+}
