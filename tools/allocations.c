@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Counts allocations by standing in front of the C library's functions. */
-#define _GNU_SOURCE
 #include "allocations.h"
 
 #include <errno.h>
 #include <malloc.h>
 #include <stddef.h>
+#include <stdlib.h>
 
 static _Thread_local uint64_t count;
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* kvferry bench plan: what planning costs, beside a loop that only writes as many copies. */
-#define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>

@@ -296,6 +296,13 @@ static bool store_nest(base_arena *arena, const compile_nest *work, plan_nest *n
     return true;
 }
 
+/* Whether a page's run lies in its target row: only there may unwanted cells be carried. */
+static bool in_row(const compile_job *job, const compile_nest *work)
+{
+    return work->nest.target_offset + work->nest.bytes <=
+           job->target_rows->low[work->target_stream] + work->nest.target_page;
+}
+
 static kvferry_status store_run(const compile_job *job, const compile_walk *walk,
                                 const compile_nest *work, plan_run *run)
 {
@@ -307,7 +314,7 @@ static kvferry_status store_run(const compile_job *job, const compile_walk *walk
                       .bytes = nest->bytes,
                       .source_segment = nest->source_segment,
                       .target_segment = nest->target_segment,
-                      .cuts = work->cuts};
+                      .cuts = work->cuts && (work->state_count == 1 || in_row(job, work))};
     if (run->source_page != run->target_page || run->bytes > run->target_page)
         return KVFERRY_OK;
     kvferry_status status = plan_obstacles_find(job->target_rows, work->target_stream,
