@@ -37,9 +37,16 @@ static const bench_case cases[] = {
     {"packed-rows", "DeepSeek-V4-Flash", {8, 1}, {8, 1}, 131072, BENCH_SHUFFLED, {.blocks = 40000}},
 };
 
-static const char *const models[] = {
-    "Llama-3.1-8B",     "DeepSeek-V3",       "Qwen3-Next-80B-A3B", "Qwen3.5-27B",
-    "Qwen3.5-35B-A3B",  "Qwen3.5-397B-A17B", "DeepSeek-V4-Flash",  "GLM-5.3-Flash",
+/* GLM's indexer pages have one interior at all sizes of TP only on SM120. */
+static const struct {
+    const char *name;
+    kvferry_model_options options;
+} models[] = {
+    {"Llama-3.1-8B", {.blocks = 1024}},      {"DeepSeek-V3", {.blocks = 1024}},
+    {"Qwen3-Next-80B-A3B", {.blocks = 1024}}, {"Qwen3.5-27B", {.blocks = 1024}},
+    {"Qwen3.5-35B-A3B", {.blocks = 1024}},   {"Qwen3.5-397B-A17B", {.blocks = 1024}},
+    {"DeepSeek-V4-Flash", {.blocks = 1024}},
+    {"GLM-5.3-Flash", {.blocks = 1024, .kv_dtype = "fp8", .platform = "sm120-fi"}},
 };
 
 typedef struct bench_result {
@@ -262,16 +269,16 @@ static bool create_and_free(const kvferry_layout *const *sources, size_t count,
 
 /* The slowest pair of one worker and one worker that holds all of it: equal sides, and a target that
  * takes part of what the source has. */
-static int slowest_pair(const char *model, bench_result *result)
+static int slowest_pair(const char *model, const kvferry_model_options *options,
+                        bench_result *result)
 {
     static const uint32_t sizes[][2] = {{1, 1}, {1, 2}, {1, 4}, {2, 2}, {2, 4}, {4, 4}, {4, 8}, {8, 8}};
     int status = TOOL_GO_ON;
     for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]) && status == TOOL_GO_ON; i++) {
         tool_side sources = {0}, targets = {0};
-        const kvferry_model_options options = {.blocks = 1024};
-        status = make_side(&sources, model, &(tool_topology){sizes[i][0], 1}, &options);
+        status = make_side(&sources, model, &(tool_topology){sizes[i][0], 1}, options);
         if (status == TOOL_GO_ON)
-            status = make_side(&targets, model, &(tool_topology){sizes[i][1], 1}, &options);
+            status = make_side(&targets, model, &(tool_topology){sizes[i][1], 1}, options);
         if (status == TOOL_GO_ON) {
             const kvferry_layout *const *layouts = (const kvferry_layout *const *)sources.layouts;
             double ms;
@@ -295,7 +302,7 @@ static int run_compile(bench_result *result)
     int status = TOOL_GO_ON;
     result->name = "compile";
     for (size_t i = 0; i < sizeof(models) / sizeof(models[0]) && status == TOOL_GO_ON; i++)
-        status = slowest_pair(models[i], result);
+        status = slowest_pair(models[i].name, &models[i].options, result);
     return status;
 }
 
