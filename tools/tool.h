@@ -39,6 +39,9 @@ const char *tool_verb(void);
 bool tool_json(void);
 void tool_set_json(bool json);
 
+/* Text that may come from a file: no byte of it steers a terminal. */
+void tool_put(const char *text, FILE *file);
+
 /* A line on stderr: "kvferry <verb>: ...". */
 void tool_log(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
