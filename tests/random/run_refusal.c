@@ -37,6 +37,16 @@ static bool is_covered(const refusal *run, const kvferry_stream *stream,
     }
 }
 
+static bool other_kind(const refusal *run, const kvferry_layout *target,
+                       const kvferry_stream *stream, const kvferry_stream *const *matches)
+{
+    for (size_t s = 0; s < run->source_count; s++)
+        if (matches[s] && kvferry_layout_group(run->sources[s], matches[s]->group)->kind !=
+                              kvferry_layout_group(target, stream->group)->kind)
+            return true;
+    return false;
+}
+
 /* The code of the refusal that planning for this target must end in, "" if none; for a stream's fault also
  * the stream. */
 static const char *expected_code(const refusal *run, const kvferry_layout *target,
@@ -49,6 +59,7 @@ static const char *expected_code(const refusal *run, const kvferry_layout *targe
     if (kind <= FAULT_IDENTITY)
         return spec_fault_code(run->spec);
     const stream_spec *spec = &run->spec->streams[run->spec->fault.stream];
+    uint8_t lie = run->spec->sides[SOURCE].streams[run->spec->fault.stream].lie;
     for (uint32_t i = 0; i < kvferry_layout_stream_count(target); i++) {
         const kvferry_stream *stream = kvferry_layout_stream(target, i);
         const kvferry_stream *matches[MAX_WORKERS];
@@ -60,6 +71,9 @@ static const char *expected_code(const refusal *run, const kvferry_layout *targe
         snprintf(other, sizeof other, "shared.%u", spec->layer);
         bool meant = strcmp(stream->name, spec->name) == 0 &&
                      (strcmp(stream->layer, own) == 0 || strcmp(stream->layer, other) == 0);
+        /* A group's kind is that of all its streams. */
+        if (kind == FAULT_STREAM && lie == LIE_KIND)
+            meant = found && other_kind(run, target, stream, matches);
         if (kind == FAULT_HOLE ? !is_covered(run, stream, matches) : meant) {
             *where = stream;
             return kind == FAULT_HOLE && !found ? "stream_missing" : spec_fault_code(run->spec);
@@ -197,8 +211,9 @@ static void check_target(refusal *run, const kvferry_layout *target)
         finding_set(run->finding, "not_refused", "%s: expected %s, found status %s", who, code,
                     kvferry_status_name(status));
     } else if (*code) {
-        /* Leaving out a worker may tear several streams, some of them wholly. */
-        check_report(run, code, where, run->spec->fault.kind == FAULT_HOLE, who);
+        /* Leaving out workers may tear several streams, some of them wholly. */
+        fault_kind kind = run->spec->fault.kind;
+        check_report(run, code, where, kind == FAULT_HOLE || kind == FAULT_NO_SOURCES, who);
     } else if (status != KVFERRY_OK) {
         const kvferry_reason *reason = kvferry_report_get(run->report, 0);
         finding_set(run->finding, "plan_refused", "%s, a target that it does not concern: %s: %s", who,
