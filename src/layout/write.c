@@ -33,14 +33,17 @@ static json_t *layout_tree(const kvferry_layout *layout)
     return NULL;
 }
 
+static int append_dumped(const char *part, size_t size, void *text)
+{
+    base_text_append_bytes(text, part, size);
+    return ((base_text *)text)->failed ? -1 : 0;
+}
+
+/* Not by json_dumps: out of memory it may lose a key without a word, but `failed` stays set. */
 static void write_value(base_text *text, json_t *value)
 {
-    char *line = json_dumps(value, JSON_ENCODE_ANY);
-    if (line)
-        base_text_append_bytes(text, line, strlen(line));
-    else
+    if (json_dump_callback(value, append_dumped, text, JSON_ENCODE_ANY) != 0)
         text->failed = true;
-    free(line);
 }
 
 /* A list with one element a line. */
