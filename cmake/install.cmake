@@ -45,7 +45,7 @@ if(TARGET kvferry_command)
              BASE_DIRECTORY ${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_BINDIR}
              OUTPUT_VARIABLE prefix_from_bin)
   set_target_properties(kvferry_command PROPERTIES
-    INSTALL_RPATH "$ORIGIN/${prefix_from_bin}${CMAKE_INSTALL_LIBDIR}")
+    INSTALL_RPATH "$ORIGIN/${prefix_from_bin}/${CMAKE_INSTALL_LIBDIR}")
   install(TARGETS kvferry_command RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
 install(DIRECTORY models/ DESTINATION ${KVFERRY_MODELS_DIR} FILES_MATCHING PATTERN *.json)

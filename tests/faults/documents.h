@@ -43,10 +43,10 @@ static const char target_document[] =
 static const char other_document[] =
     WORKER("other", 0, 1) GROUPS(16) "\"streams\": [" STATE(4, 0);
 
-/* Well formed, but two pages too long and with an axis of nothing. */
+/* Well formed, but past the segment's end, and with keys and values in the same bytes. */
 static const char refused_document[] =
     WORKER("bad", 0, 1) GROUPS(16) "\"streams\": ["
-    KEYS("k", 4096, 1024, 2, 0, 256, 16) KEYS("v", 4352, 1024, 0, 0, 256, 16) STATE(4, 0);
+    KEYS("k", 4096, 1024, 2, 0, 256, 16) KEYS("v", 4352, 1024, 2, 0, 256, 16) STATE(4, 0);
 
 static const char malformed_document[] =
     "{\"format\": \"kvferry-layout/1\", \"worker\": 3, \"segments\": [{\"bytes\": -1}, {}],"

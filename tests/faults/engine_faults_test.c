@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Engines while memory runs out: engine_faults_test ENGINE. Every allocation of the library in every
- * call fails once; the call says so, its output is not set, and closing frees everything.
+ * call fails, alone and with all later ones; the call says so, its output is not set, and closing frees everything.
  */
 #include <kvferry/engine.h>
 
@@ -252,13 +252,13 @@ static const struct fault_case {
     {"transfer, out of range", KVFERRY_OUT_OF_RANGE, transfer_out_of_range},
 };
 
-static kvferry_status run_once(const struct fault_case *c, size_t n)
+static kvferry_status run_once(const struct fault_case *c, size_t n, bool on)
 {
     memset(caches[1], 0, BYTES);
     for (size_t i = 0; i < BYTES; i++)
         caches[0][i] = (char)(i / 512 + i % 7);
     must(kvferry_report_create(&report));
-    guard_fail_at(n);
+    guard_fail_at(n, on);
     kvferry_status status = c->call();
     kvferry_report_free(report);
     if (guard_live() != 0)
@@ -266,25 +266,35 @@ static kvferry_status run_once(const struct fault_case *c, size_t n)
     return status;
 }
 
-static void every_allocation_fails_once(void **state)
+static void fail_each(const struct fault_case *c, bool on)
+{
+    assert_int_equal(run_once(c, 0, false), c->expected);
+    size_t allocations = guard_allocations(), refused = 0;
+    for (size_t n = 1;; n++) {
+        kvferry_status status = run_once(c, n, on);
+        if (!guard_failed())
+            break;
+        if (status != c->expected && status != KVFERRY_NO_MEMORY)
+            fail_msg("%s, allocation %zu of %zu: answers %s", c->name, n, allocations,
+                     kvferry_status_name(status));
+        refused += status == KVFERRY_NO_MEMORY;
+    }
+    printf("%s: %-22s %5zu allocations, %5zu needed%s\n", engine_name, c->name, allocations, refused,
+           on ? ", all later ones fail too" : "");
+}
+
+static void one_allocation_fails(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        const struct fault_case *c = &cases[i];
-        assert_int_equal(run_once(c, 0), c->expected);
-        size_t allocations = guard_allocations(), refused = 0;
-        for (size_t n = 1;; n++) {
-            kvferry_status status = run_once(c, n);
-            if (!guard_failed())
-                break;
-            if (status != c->expected && status != KVFERRY_NO_MEMORY)
-                fail_msg("%s, allocation %zu of %zu: answers %s", c->name, n, allocations,
-                         kvferry_status_name(status));
-            refused += status == KVFERRY_NO_MEMORY;
-        }
-        printf("%s: %-22s %5zu allocations, %5zu needed\n", engine_name, c->name, allocations,
-               refused);
-    }
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+        fail_each(&cases[i], false);
+}
+
+static void memory_runs_out(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+        fail_each(&cases[i], true);
 }
 
 /* --- calls that allocate nothing of their own ------------------------------------------------ */
@@ -314,7 +324,7 @@ static void ending_allocates_nothing(void **state)
     kvferry_transfer *transfer;
     must(kvferry_transfer_begin(p.source, p.peer, KVFERRY_WRITE, copies, COPIES, 0, &transfer,
                                 report));
-    guard_fail_at(0);
+    guard_fail_at(0, false);
     guard_begin();
     kvferry_status added = kvferry_engine_add(&incomplete, NULL);
     bool named = strcmp(kvferry_engine_get_capabilities(p.source)->name, engine_name) == 0;
@@ -349,7 +359,8 @@ int main(int argc, char **argv)
     }
     engine_name = argv[1];
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_allocation_fails_once),
+        cmocka_unit_test(one_allocation_fails),
+        cmocka_unit_test(memory_runs_out),
         cmocka_unit_test(ending_allocates_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -102,7 +102,7 @@ static void allocates_nothing_and_takes_no_lock(void **state)
     for (int shuffled = 0; shuffled <= 1; shuffled++) {
         tables t;
         make_request(&t, shuffled);
-        guard_fail_at(0);
+        guard_fail_at(0, false);
         guard_begin();
         bool fine = expand_many(&t);
         guard_end();

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fails every single allocation of every public call, one after the other: the call answers
+ * Fails every allocation of every public call, alone and with all later ones: the call answers
  * KVFERRY_NO_MEMORY (or what it would have answered, if it could do without), sets no output, and
  * nothing stays allocated once its caller has cleaned up.
  */
@@ -201,7 +201,9 @@ static kvferry_status build(void)
 
 /* --- models ---------------------------------------------------------------------------------- */
 
-static char *model_text;
+static const char *config = model_config;
+static size_t config_size = sizeof(model_config) - 1;
+static char *model_text; /* what the config gives */
 
 FAULTS(kvferry_model_layout)
 static kvferry_status model(void)
@@ -209,8 +211,7 @@ static kvferry_status model(void)
     const kvferry_model_options options = {.size = sizeof(options), .tp_size = 2, .blocks = 8};
     kvferry_layout *layout = UNTOUCHED;
     kvferry_status status;
-    GUARDED(status = kvferry_model_layout(model_config, strlen(model_config), &options, &layout,
-                                          report));
+    GUARDED(status = kvferry_model_layout(config, config_size, &options, &layout, report));
     if (status == KVFERRY_OK && !model_text) { /* the first run, in which nothing fails */
         size_t size;
         assert_int_equal(kvferry_layout_write_json(layout, &model_text, &size), KVFERRY_OK);
@@ -334,13 +335,13 @@ static const fault_case cases[] = {
     {"request, malformed", KVFERRY_MALFORMED, request_malformed},
 };
 
-/* One run with the n-th allocation failing, with or without a report. */
-static kvferry_status run_once(const fault_case *c, size_t n, bool with_report)
+/* One run with the n-th allocation failing (and all after it), with or without a report. */
+static kvferry_status run_once(const fault_case *c, size_t n, bool on, bool with_report)
 {
     report = NULL;
     if (with_report)
         assert_int_equal(kvferry_report_create(&report), KVFERRY_OK);
-    guard_fail_at(n);
+    guard_fail_at(n, on);
     kvferry_status status = c->call();
     if (with_report && status == c->expected && status != KVFERRY_OK && n == 0)
         assert_true(kvferry_report_count(report) > 0);
@@ -353,12 +354,12 @@ static kvferry_status run_once(const fault_case *c, size_t n, bool with_report)
     return status;
 }
 
-static void fail_each(const fault_case *c, bool with_report)
+static void fail_each(const fault_case *c, bool on, bool with_report)
 {
-    assert_int_equal(run_once(c, 0, with_report), c->expected);
+    assert_int_equal(run_once(c, 0, on, with_report), c->expected);
     size_t allocations = guard_allocations(), refused = 0;
     for (size_t n = 1;; n++) {
-        kvferry_status status = run_once(c, n, with_report);
+        kvferry_status status = run_once(c, n, on, with_report);
         if (!guard_failed())
             break;
         if (status != c->expected && status != KVFERRY_NO_MEMORY)
@@ -366,18 +367,52 @@ static void fail_each(const fault_case *c, bool with_report)
                      kvferry_status_name(status));
         refused += status == KVFERRY_NO_MEMORY;
     }
-    printf("%-22s %5zu allocations, %5zu needed%s\n", c->name, allocations, refused,
-           with_report ? ", with a report" : "");
+    printf("%-22s %5zu allocations, %5zu needed%s%s\n", c->name, allocations, refused,
+           with_report ? ", with a report" : "", on ? ", all later ones fail too" : "");
 }
 
-static void every_allocation_fails_once(void **state)
+static void one_allocation_fails(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        fail_each(&cases[i], true);
-        fail_each(&cases[i], false);
+        fail_each(&cases[i], false, true);
+        fail_each(&cases[i], false, false);
     }
-    kvferry_free(model_text);
+}
+
+static void memory_runs_out(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        fail_each(&cases[i], true, true);
+        fail_each(&cases[i], true, false);
+    }
+}
+
+/* The same for a small config of every model: their rules differ. Made for the fuzzer, which takes
+ * eight bytes of options before the config. */
+static void every_model_runs_out(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"DeepSeek-V3", "DeepSeek-V4-Flash", "GLM-5.3-Flash",
+                                        "Qwen3-Next-80B-A3B", "Qwen3.5-35B-A3B"};
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        char path[512], data[4096];
+        snprintf(path, sizeof(path), KVFERRY_SOURCE_DIR "/tests/fuzz/corpus/model_config/%s",
+                 names[i]);
+        FILE *file = fopen(path, "rb");
+        assert_non_null(file);
+        size_t size = fread(data, 1, sizeof(data), file);
+        fclose(file);
+        assert_in_range(size, 9, sizeof(data) - 1);
+        kvferry_free(model_text);
+        model_text = NULL;
+        config = data + 8;
+        config_size = size - 8;
+        const fault_case c = {names[i], KVFERRY_OK, model};
+        fail_each(&c, false, true);
+        fail_each(&c, true, false);
+    }
 }
 
 /* --- calls that allocate nothing ------------------------------------------------------------- */
@@ -415,7 +450,7 @@ static void looking_allocates_nothing(void **state)
 {
     (void)state;
     size_t seen = 0;
-    guard_fail_at(0);
+    guard_fail_at(0, false);
     guard_begin();
     seen += strlen(kvferry_version()) + strlen(kvferry_status_name(KVFERRY_OK)) +
             strlen(kvferry_status_describe(KVFERRY_OK));
@@ -478,13 +513,14 @@ static int set_up(void **state)
 static int tear_down(void **state)
 {
     (void)state;
-    guard_fail_at(0);
+    guard_fail_at(0, false);
     guard_begin();
     kvferry_request_free(refused_request);
     kvferry_request_free(request);
     kvferry_plan_free(plan);
     kvferry_free(packed);
     kvferry_free(source_text);
+    kvferry_free(model_text);
     kvferry_layout_free(other);
     kvferry_layout_free(target);
     kvferry_layout_free(source);
@@ -495,7 +531,9 @@ static int tear_down(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_allocation_fails_once),
+        cmocka_unit_test(one_allocation_fails),
+        cmocka_unit_test(memory_runs_out),
+        cmocka_unit_test(every_model_runs_out),
         cmocka_unit_test(looking_allocates_nothing),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);

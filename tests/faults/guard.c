@@ -23,11 +23,12 @@ void __libc_free(void *data);
 
 static __thread bool armed;
 static size_t allocations, locks, fail_at;
-static bool failed;
+static bool fail_on, failed;
 
-void guard_fail_at(size_t n)
+void guard_fail_at(size_t n, bool on)
 {
     fail_at = n;
+    fail_on = on;
     allocations = locks = 0;
     failed = false;
 }
@@ -104,7 +105,8 @@ static bool count(const void *caller, bool *fail)
     *fail = false;
     if (!armed || !counted_module(caller))
         return false;
-    *fail = ++allocations == fail_at;
+    allocations++;
+    *fail = fail_at && (allocations == fail_at || (fail_on && allocations > fail_at));
     failed |= *fail;
     if (*fail)
         errno = ENOMEM;

@@ -10,8 +10,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* From now on the n-th counted allocation fails, and only that one; 0: none. */
-void guard_fail_at(size_t n);
+/* From now on the n-th counted allocation fails, and only that one or (`on`) all after it; 0: none. */
+void guard_fail_at(size_t n, bool on);
 
 void guard_begin(void);
 void guard_end(void);
