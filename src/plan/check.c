@@ -145,21 +145,31 @@ static bool check_source(const expand_job *job)
     return !side.failed;
 }
 
-/* Marks the table's ids in its group's bits, and refuses those that are marked already. */
+/* Marks the table's ids in its group's bits, and refuses those that are marked already. Neighbours
+ * are often in one word, which is then kept at hand. */
 static void mark_blocks(check_side *side, const plan_group *group, const kvferry_block_table *table,
                         uint64_t *bits)
 {
+    uint64_t word = 0, place = UINT64_MAX;
     for (size_t i = 0; i < table->block_count; i++) {
         uint32_t id = table->blocks[i];
         uint64_t bit = UINT64_C(1) << (id % 64);
         if (id == group->null_block)
             continue;
-        if (bits[id / 64] & bit)
+        if (id / 64 != place) {
+            if (place != UINT64_MAX)
+                bits[place] = word;
+            place = id / 64;
+            word = bits[place];
+        }
+        if (word & bit)
             refuse(side, "target_block_twice", table->group, "each target block once",
                    base_format("block %u again at index %zu", id, i),
                    "a target block is named twice");
-        bits[id / 64] |= bit;
+        word |= bit;
     }
+    if (place != UINT64_MAX)
+        bits[place] = word;
 }
 
 /* A block belongs to one group at a time: refuses ids that the table names twice, or that an earlier
