@@ -108,10 +108,11 @@ int tool_check_status(kvferry_status status, const char *what, tool_reasons *rea
 /* --- as text ------------------------------------------------------------------------------- */
 
 /* Reasons that differ only in their layers, then only in their workers, then only in their streams are
- * one for a person. */
+ * one for a person; and so are those of stages, where each worker has layers of its own. */
 typedef struct folded {
     const json_t *reason; /* the first one */
     char *words;          /* its message without the place in front */
+    bool whole;           /* the message is not of the known form: words are all of it */
     tool_list workers, layers, streams;
     char *layer_text, *worker_text;
 } folded;
@@ -142,7 +143,8 @@ static bool same(const json_t *a, const json_t *b, const char *key)
 
 static bool alike(const folded *a, const folded *b)
 {
-    return a->layers.count && b->layers.count && strcmp(a->words, b->words) == 0 &&
+    return !a->whole && !b->whole && !a->layers.count == !b->layers.count &&
+           strcmp(a->words, b->words) == 0 &&
            same(a->reason, b->reason, "code") && same(a->reason, b->reason, "axis") &&
            same(a->reason, b->reason, "place");
 }
@@ -169,6 +171,7 @@ static size_t fold_layers(const tool_reasons *reasons, folded *entries)
         bool fits = strncmp(message, front, strlen(front)) == 0;
         folded *entry = &entries[count];
         *entry = (folded){.reason = reason,
+                          .whole = !fits,
                           .words = tool_text("%s", message + (fits ? strlen(front) : 0))};
         free(front);
         if (fits && *member(reason, "layer"))
@@ -180,7 +183,8 @@ static size_t fold_layers(const tool_reasons *reasons, folded *entries)
                               same(reason, entries[j].reason, "worker")))
             j++;
         if (j < count) {
-            tool_list_add(&entries[j].layers, entry->layers.items[0]);
+            if (entry->layers.count)
+                tool_list_add(&entries[j].layers, entry->layers.items[0]);
             entry_free(entry);
         } else {
             count++;
@@ -231,14 +235,61 @@ static size_t fold_streams(folded *entries, size_t count)
     return kept;
 }
 
+static bool disjoint(const tool_list *a, const tool_list *b)
+{
+    for (size_t i = 0; i < a->count; i++)
+        for (size_t j = 0; j < b->count; j++)
+            if (strcmp(a->items[i], b->items[j]) == 0)
+                return false;
+    return true;
+}
+
+static bool same_items(const tool_list *a, const tool_list *b)
+{
+    bool same_so_far = a->count == b->count;
+    for (size_t i = 0; i < a->count && same_so_far; i++)
+        same_so_far = strcmp(a->items[i], b->items[i]) == 0;
+    return same_so_far;
+}
+
+static void join_lists(tool_list *to, const tool_list *from)
+{
+    for (size_t i = 0; i < from->count; i++)
+        tool_list_add(to, from->items[i]);
+}
+
+static size_t fold_stages(folded *entries, size_t count)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < count; i++) {
+        folded *entry = &entries[i];
+        size_t j = 0;
+        while (j < kept && !(alike(entry, &entries[j]) && entry->layers.count &&
+                             same_items(&entry->streams, &entries[j].streams) &&
+                             disjoint(&entry->layers, &entries[j].layers) &&
+                             disjoint(&entry->workers, &entries[j].workers)))
+            j++;
+        if (j < kept) {
+            join_lists(&entries[j].layers, &entry->layers);
+            join_lists(&entries[j].workers, &entry->workers);
+            entry_free(entry);
+        } else {
+            entries[kept++] = *entry;
+        }
+    }
+    return kept;
+}
+
 static void print_entry(const folded *entry, FILE *file)
 {
     char *streams = tool_fold(entry->streams.items, entry->streams.count);
+    char *workers = tool_fold(entry->workers.items, entry->workers.count);
+    char *layers = tool_fold(entry->layers.items, entry->layers.count);
     const struct {
         const char *before, *text;
-    } parts[] = {{"", entry->worker_text},
+    } parts[] = {{"", workers},
                  {"", member(entry->reason, "place")},
-                 {entry->layers.count > 1 ? "layers " : "layer ", entry->layer_text},
+                 {entry->layers.count > 1 ? "layers " : "layer ", layers},
                  {entry->streams.count > 1 ? "streams " : "stream ", streams},
                  {"axis ", member(entry->reason, "axis")}};
     fprintf(file, "  %s\n      ", member(entry->reason, "code"));
@@ -254,6 +305,8 @@ static void print_entry(const folded *entry, FILE *file)
         fprintf(file, ":\n      ");
     tool_put(entry->words, file);
     fputc('\n', file);
+    free(layers);
+    free(workers);
     free(streams);
 }
 
@@ -261,7 +314,8 @@ static void print_text(const tool_reasons *reasons, const char *headline, FILE *
 {
     size_t total = tool_reasons_count(reasons);
     folded *entries = tool_alloc(total, sizeof(*entries));
-    size_t count = fold_streams(entries, fold_workers(entries, fold_layers(reasons, entries)));
+    size_t count = fold_workers(entries, fold_layers(reasons, entries));
+    count = fold_stages(entries, fold_streams(entries, count));
     fprintf(file, "%s (%zu reason%s", headline, count, count == 1 ? "" : "s");
     if (count != total)
         fprintf(file, "; %zu over all layers and workers", total);

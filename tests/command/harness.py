@@ -49,7 +49,7 @@ class CommandTest(unittest.TestCase):
 
     def expect(self, status, *arguments, **more):
         result = self.run_here(*arguments, **more)
-        self.assertEqual(result.status, status, f"kvferry {' '.join(arguments)}: {result.err}{result.out}")
+        self.assertEqual(result.status, status, f"kvferry {' '.join(arguments)}: {result.err}{result.out[:2000]}")
         return result
 
     def expect_json(self, status, *arguments, **more):
