@@ -25,7 +25,8 @@ typedef struct checker {
     explain_context explain;
     view_layout view;
     const kvferry_stream **matches;
-    unsigned char *mask; /* one row: 1 where a byte may change */
+    unsigned char **named; /* by group and block: 1 if the transfer that is set back wants it */
+    unsigned char *mask;   /* one row: 1 where a byte may change */
     uint64_t mask_size;
     oracle_result *result;
 } checker;
@@ -310,16 +311,26 @@ static void walk_block(const view_stream *stream, const row_owner *owner, row_co
     }
 }
 
-/* Cells of pages that belong to other blocks: all of them keep their bytes, but those of an equal
- * block id in a group that shares bytes with the owner's. */
+/* Whether a block of a group is another group's view of a named block: they share bytes, so nobody else
+ * can own it now. */
+static bool is_view_of_named(const checker *check, uint32_t group, uint64_t block)
+{
+    const view_layout *view = &check->view;
+    for (uint32_t g = 0; g < view->group_count; g++)
+        if (view->share[group * view->group_count + g] && check->named[g] &&
+            block < kvferry_layout_group_blocks(view->layout, g) && check->named[g][block])
+            return true;
+    return false;
+}
+
+/* Cells of pages that belong to other blocks: all of them keep their bytes, but those that are views of
+ * named blocks. */
 static void forbid_others(const checker *check, const view_stream *stream, const row_owner *owner,
                           bool transferred, row_context *row)
 {
     const kvferry_stream *s = stream->stream;
     bool own = s->group == owner->group;
-    bool shares = check->view.share[s->group * check->view.group_count + owner->group];
     uint64_t block = owner->table->blocks[owner->index], end = row->start + row->bytes;
-    bool spare = own ? transferred : shares;
     if (s->pages == 0 || s->offset + stream->low >= end ||
         s->offset + (s->pages - 1) * s->page_stride + stream->high <= row->start)
         return;
@@ -332,7 +343,8 @@ static void forbid_others(const checker *check, const view_stream *stream, const
         if (start + bytes <= row->start)
             first = (row->start - start - bytes) / s->page_stride + 1;
         for (uint64_t page = first; page <= last && page < s->pages; page++)
-            if (!(spare && page / stream->ratio == block))
+            if (own ? !(transferred && page / stream->ratio == block)
+                    : !is_view_of_named(check, s->group, page / stream->ratio))
                 forbid(row, start + page * s->page_stride, bytes);
     }
 }
@@ -499,9 +511,30 @@ static void check_transfer(checker *check, const oracle_transfer *transfer)
     }
 }
 
+/* Notes which blocks of each group the transfer wants. */
+static void name_blocks(checker *check, const kvferry_request *request)
+{
+    const view_layout *view = &check->view;
+    for (uint32_t g = 0; g < view->group_count; g++)
+        memset(check->named[g], 0, (size_t)kvferry_layout_group_blocks(view->layout, g) + 1);
+    for (uint32_t i = 0; i < view->stream_count; i++) {
+        const view_stream *stream = &view->streams[i];
+        const kvferry_block_table *table =
+            view_table(request->target, request->target_count, stream->group->name);
+        if (!table || !check->matches[i])
+            continue;
+        token_range range = wanted_tokens(stream->group, table, request->target_tokens);
+        for (size_t b = 0; b < table->block_count; b++)
+            if (block_is_wanted(stream, table, b, range) &&
+                table->blocks[b] < kvferry_layout_group_blocks(view->layout, stream->stream->group))
+                check->named[stream->stream->group][table->blocks[b]] = 1;
+    }
+}
+
 static void restore_transfer(checker *check, const oracle_transfer *transfer)
 {
     const kvferry_request *request = transfer->request;
+    name_blocks(check, request);
     for (uint32_t i = 0; i < check->view.stream_count; i++) {
         const view_stream *stream = &check->view.streams[i];
         row_owner owner = {.group = stream->stream->group};
@@ -526,9 +559,15 @@ static bool make_checker(checker *check, const oracle_worker *target)
         uint64_t row = stream->page_stride < size ? stream->page_stride : size;
         check->mask_size = row > check->mask_size ? row : check->mask_size;
     }
+    check->named = calloc((size_t)check->view.group_count + 1, sizeof *check->named);
+    bool fine = check->named != NULL;
+    for (uint32_t g = 0; fine && g < check->view.group_count; g++) {
+        check->named[g] = malloc((size_t)kvferry_layout_group_blocks(target->layout, g) + 1);
+        fine = check->named[g] != NULL;
+    }
     check->mask = malloc((size_t)check->mask_size);
     check->matches = calloc((size_t)check->view.stream_count + 1, sizeof *check->matches);
-    return check->mask && check->matches;
+    return fine && check->mask && check->matches;
 }
 
 bool oracle_check(const oracle_worker *target, const oracle_worker *sources, size_t source_count,
@@ -551,6 +590,9 @@ bool oracle_check(const oracle_worker *target, const oracle_worker *sources, siz
             check_rest(&check, i);
         *result = *made;
     }
+    for (uint32_t g = 0; check.named && g < check.view.group_count; g++)
+        free(check.named[g]);
+    free(check.named);
     free(check.mask);
     free(check.matches);
     view_free(&check.view);

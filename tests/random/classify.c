@@ -145,6 +145,7 @@ typedef struct named_block {
     bool paged;
     uint64_t token;      /* the block's first */
     uint64_t first, end; /* the wanted tokens of the request */
+    const kvferry_request *request;
 } named_block;
 
 static bool is_own(const named_block *named, const owner *cell)
@@ -160,6 +161,14 @@ static bool is_wanted(const named_block *named, const owner *cell)
     return is_own(named, cell) && named->classifier->moved[cell->stream] &&
            (!named->paged ||
             (token < named->end && token + stream->tokens_per_state > named->first));
+}
+
+static bool moves_any(const byte_judge *classifier, uint32_t group)
+{
+    for (uint32_t i = 0; i < kvferry_layout_stream_count(classifier->layout); i++)
+        if (classifier->moved[i] && kvferry_layout_stream(classifier->layout, i)->group == group)
+            return true;
+    return false;
 }
 
 /* Whether two groups have a byte of one block id in common. */
@@ -190,6 +199,26 @@ static bool wanted_within(const named_block *named, uint32_t segment, uint64_t f
     return false;
 }
 
+static bool name_block(const byte_judge *classifier, const kvferry_request *request,
+                       const kvferry_block_table *table, size_t index, named_block *named);
+
+/* Whether a group's block is its view of a block that the request names in a group that shares bytes with
+ * it. */
+static bool is_view_of_named(const named_block *named, uint32_t group, uint64_t block)
+{
+    const kvferry_request *request = named->request;
+    for (size_t t = 0; t < request->target_count; t++)
+        for (size_t b = 0; b < request->target[t].block_count; b++) {
+            named_block other;
+            if (name_block(named->classifier, request, &request->target[t], b, &other) &&
+                other.block == block && other.group != group &&
+                moves_any(named->classifier, other.group) &&
+                share(named->classifier, group, other.group))
+                return true;
+        }
+    return false;
+}
+
 /* What one owner has against a change of byte x, which is in a row [low, low + bytes) of the block. */
 static bool forbids(const named_block *named, const owner *cell, uint32_t segment, uint64_t low,
                     uint64_t bytes)
@@ -197,8 +226,7 @@ static bool forbids(const named_block *named, const owner *cell, uint32_t segmen
     const byte_judge *classifier = named->classifier;
     const kvferry_stream *stream = kvferry_layout_stream(classifier->layout, cell->stream);
     if (!is_own(named, cell))
-        return stream->group == named->group || cell->block != named->block ||
-               !share(classifier, stream->group, named->group);
+        return stream->group == named->group || !is_view_of_named(named, stream->group, cell->block);
     if (!classifier->moved[cell->stream])
         return true;
     if (!named->paged || named->token + cell->token + stream->tokens_per_state > named->first)
@@ -247,30 +275,38 @@ static void classify_block(const named_block *named, unsigned char *const *class
         }
 }
 
+/* The block of a table of the target, as a named one; false: it is null, or nothing in it is wanted. */
+static bool name_block(const byte_judge *classifier, const kvferry_request *request,
+                       const kvferry_block_table *table, size_t index, named_block *named)
+{
+    for (uint32_t g = 0; g < kvferry_layout_group_count(classifier->layout); g++) {
+        const kvferry_group *group = kvferry_layout_group(classifier->layout, g);
+        if (strcmp(group->name, table->group) != 0)
+            continue;
+        *named = (named_block){.classifier = classifier,
+                               .request = request,
+                               .group = g,
+                               .block = table->blocks[index],
+                               .paged = group->kind == KVFERRY_GROUP_PAGED,
+                               .token = table->first_token + index * group->block_tokens,
+                               .first = table->first_token,
+                               .end = request->target_tokens};
+        if (group->window && named->end > named->first + group->window)
+            named->first = named->end - group->window;
+        bool wanted = !named->paged || (named->token < named->end && named->first < named->end &&
+                                        named->token + group->block_tokens > named->first);
+        return wanted && (int64_t)named->block != group->null_block;
+    }
+    return false;
+}
+
 void classifier_request(const byte_judge *classifier, const kvferry_request *request,
                         unsigned char *const *classes)
 {
-    for (size_t t = 0; t < request->target_count; t++) {
-        const kvferry_block_table *table = &request->target[t];
-        for (uint32_t g = 0; g < kvferry_layout_group_count(classifier->layout); g++) {
-            const kvferry_group *group = kvferry_layout_group(classifier->layout, g);
-            if (strcmp(group->name, table->group) != 0)
-                continue;
-            for (size_t b = 0; b < table->block_count; b++) {
-                named_block named = {.classifier = classifier,
-                                     .group = g,
-                                     .block = table->blocks[b],
-                                     .paged = group->kind == KVFERRY_GROUP_PAGED,
-                                     .token = table->first_token + b * group->block_tokens,
-                                     .first = table->first_token,
-                                     .end = request->target_tokens};
-                if (group->window && named.end > named.first + group->window)
-                    named.first = named.end - group->window;
-                bool wanted = !named.paged || (named.token < named.end && named.first < named.end &&
-                                               named.token + group->block_tokens > named.first);
-                if (wanted && (int64_t)named.block != group->null_block)
-                    classify_block(&named, classes);
-            }
+    for (size_t t = 0; t < request->target_count; t++)
+        for (size_t b = 0; b < request->target[t].block_count; b++) {
+            named_block named;
+            if (name_block(classifier, request, &request->target[t], b, &named))
+                classify_block(&named, classes);
         }
-    }
 }
