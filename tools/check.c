@@ -75,7 +75,10 @@ static int plan_each(const tool_side *sources, const tool_side *targets, tool_re
 static int answer(const arguments *given, tool_reasons *reasons)
 {
     if (tool_reasons_count(reasons))
-        return tool_refuse(reasons, "these documents differ", stdout);
+        return tool_refuse(reasons,
+                           given->pair.count ? "these documents differ"
+                                             : "these sources cannot serve these targets",
+                           stdout);
     if (tool_json())
         tool_print_json(json_pack("{s:b}", "ok", 1));
     else if (given->pair.count)

@@ -7,6 +7,7 @@
 
 #define BLOCKS_DEFAULT 1024
 #define TOKENS_DEFAULT 4096
+#define TOKENS_MOST (16 << 20) /* all copies of a pair are held in memory */
 
 typedef struct arguments {
     const char *model, *prefill, *decode;
@@ -73,7 +74,7 @@ static int parse(int argc, char **argv, arguments *given)
         {"target", 't', TOOL_STRINGS, &given->targets, "FILE",
          "layout document of a target worker; once for each", 0, 0},
         {"tokens", 'n', TOOL_NUMBER, &given->tokens, "N",
-         "tokens of the request that is counted; default 4096, or what fits", 1, (uint64_t)1 << 30},
+         "tokens of the request that is counted; default 4096, or what fits", 1, TOKENS_MOST},
         {"verbose", 'v', TOOL_FLAG, &given->verbose, NULL, "one row for each layer", 0, 0},
     };
     size_t count = 7;

@@ -88,8 +88,8 @@ void tool_no_memory(void)
     /* Nothing that allocates: the JSON is written by hand. */
     fputs("kvferry: out of memory\n", stderr);
     if (run.json)
-        fputs("{\"ok\": false, \"reasons\": [{\"code\": \"" NO_MEMORY "\", \"layer\": \"\", \"stream\": \"\", "
-              "\"axis\": \"\", \"place\": \"\", \"expected\": \"\", \"found\": \"\", "
+        fputs("{\"ok\": false, \"reasons\": [{\"code\": \"" NO_MEMORY "\", \"worker\": \"\", \"layer\": \"\", "
+              "\"stream\": \"\", \"axis\": \"\", \"place\": \"\", \"expected\": \"\", \"found\": \"\", "
               "\"message\": \"out of memory\"}]}\n",
               stdout);
     exit(TOOL_UNEXPECTED);

@@ -175,6 +175,22 @@ class Output(CommandTest):
                 self.assertEqual(process.stderr, b"", arguments)
                 self.assertIn(process.returncode, (FINE,) if ignored else (-13, 141), arguments)
 
+    def test_memory_that_runs_out(self):
+        def limited(*arguments):
+            return subprocess.run(["sh", "-c", 'ulimit -v 200000; exec "$@"', "sh", BINARY, *arguments],
+                                  cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                  timeout=60)
+        if limited("--version").returncode != FINE:
+            self.skipTest("the program itself needs more (sanitizers)")
+        self.write("large.json", document(blocks=2**28, layers=1, states=0, block=1))
+        words = ("explain", "-s", "large.json", "-t", "large.json", "-n", "16M")
+        process = limited(*words, "--json")
+        self.assertEqual(process.returncode, UNEXPECTED, process.stderr)
+        self.assertEqual(json.loads(process.stdout)["reasons"][0]["code"], "no_memory")
+        process = limited(*words)
+        self.assertEqual((process.returncode, process.stdout), (UNEXPECTED, b""))
+        self.assertIn(b"out of memory", process.stderr)
+
 
 if __name__ == "__main__":
     unittest.main()
