@@ -27,7 +27,8 @@ static const model_backend backends[] = {
     {.name = "FLASHINFER", .use = MODEL_DENSE, .platforms = MODEL_SM90 | MODEL_SM120,
      .precisions = FP8_TOO, .sizes = {16, 32, 64}, .head_dims = FLASHINFER_DIMS},
     {.name = "CPU_ATTN", .use = MODEL_DENSE, .platforms = MODEL_ANY_CPU, .precisions = MODEL_NATIVE,
-     .multiple = 32, .head_dims = {32, 64, 96, 128, 160, 192, 256, 512}, .orders = "LBHNC"},
+     .multiple = 32, .head_dims = {32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512},
+     .orders = "LBHNC"},
 
     {.name = "FLASHINFER_MLA", .use = MODEL_MLA, .platforms = MODEL_SM100, .precisions = FP8_TOO,
      .sizes = {32, 64}, .head_dims = MLA_DIMS},
@@ -64,6 +65,8 @@ static const model_backend backends[] = {
      .precisions = FP8_TOO, .sizes = {256}, .head_dims = {512}},
     {.name = "FLASHINFER_MLA_SPARSE_DSV4", .use = MODEL_V4, .platforms = MODEL_SM120,
      .precisions = MODEL_FP8_DS_MLA, .sizes = {256}, .head_dims = {512}},
+    {.name = "CPU_V4_MLA_SPARSE", .use = MODEL_V4, .platforms = MODEL_ANY_CPU,
+     .precisions = MODEL_FP8_DS_MLA, .sizes = {256}, .head_dims = {512}},
 };
 #define BACKENDS (sizeof backends / sizeof backends[0])
 
@@ -81,7 +84,7 @@ static bool takes_head(const model_backend *backend, uint64_t head_dim)
 {
     if (backend->head_dims[0] == 0)
         return backend->use != MODEL_DENSE || (head_dim % 8 == 0 && head_dim <= 256);
-    for (size_t i = 0; i < 8 && backend->head_dims[i] != 0; i++)
+    for (size_t i = 0; backend->head_dims[i] != 0; i++)
         if (backend->head_dims[i] == head_dim)
             return true;
     return false;
@@ -135,32 +138,64 @@ static bool fits(const model_backend *backend, const model_cache *cache, uint64_
            (choice->backend == NULL || strcmp(choice->backend, backend->name) == 0);
 }
 
-static void refuse_all(model_cache *cache)
+static const model_backend *first_fit(const model_cache *cache)
+{
+    const model_shape *shape = &cache->shape;
+    uint64_t head_dim = shape->lora != 0 ? shape->lora + shape->rope : shape->head_dim;
+    for (size_t i = 0; i < BACKENDS; i++)
+        if (fits(&backends[i], cache, head_dim))
+            return &backends[i];
+    return NULL;
+}
+
+static void refuse_backend(model_cache *cache, const char *place, const char *found)
 {
     base_text known = {0};
-    for (size_t i = 0; i < BACKENDS; i++)
+    base_text_append(&known, "one that fits ");
+    for (size_t i = 0, listed = 0; i < BACKENDS; i++)
         if (backends[i].use == cache->shape.type->use &&
             (backends[i].platforms & cache->choice.platform) != 0)
-            base_text_append(&known, "%s%s", known.size == 0 ? "" : ", ", backends[i].name);
-    const char *names = known.failed || known.data == NULL ? "none for this model on this platform"
-                                                           : known.data;
-    model_refuse(cache, "backend_unfit", cache->choice.backend != NULL ? "backend" : "platform", names,
-                 cache->choice.backend != NULL ? cache->choice.backend : "none that fits",
-                 "no attention backend takes this model with this kv_dtype, block_size and head size");
+            base_text_append(&known, "%s%s", listed++ == 0 ? "" : ", ", backends[i].name);
+    bool none = known.failed || known.data[known.size - 1] == ' ';
+    model_refuse(cache, "backend_unfit", place, none ? "a platform that serves this model" : known.data,
+                 found, "no attention backend takes the model with all options");
     free(known.data);
+}
+
+/* Names each option without which there would be a backend; if it is no single one, the platform. */
+static void blame(model_cache *cache)
+{
+    static const char *const platforms[] = {"sm90", "sm100", "sm120", "cpu", "cpu-amx"};
+    const model_choice given = cache->choice;
+    bool blamed[3] = {false};
+    cache->choice.backend = NULL;
+    blamed[0] = given.backend != NULL && first_fit(cache) != NULL;
+    cache->choice = given;
+    cache->choice.precision = MODEL_NATIVE;
+    cache->choice.kv_dtype = NULL;
+    blamed[1] = given.kv_dtype != NULL && first_fit(cache) != NULL;
+    cache->choice = given;
+    cache->choice.block = 0;
+    blamed[2] = given.block != 0 && first_fit(cache) != NULL;
+    cache->choice = given;
+    if (blamed[0])
+        refuse_backend(cache, "backend", given.backend);
+    if (blamed[1])
+        refuse_backend(cache, "kv_dtype", given.kv_dtype);
+    if (blamed[2])
+        refuse_backend(cache, "block_size", base_format("%llu", (unsigned long long)given.block));
+    size_t at = 0;
+    while (given.platform >> at != 1)
+        at++;
+    if (!blamed[0] && !blamed[1] && !blamed[2])
+        refuse_backend(cache, "platform", platforms[at]);
 }
 
 void model_backend_choose(model_cache *cache)
 {
-    const model_shape *shape = &cache->shape;
-    uint64_t head_dim = shape->lora != 0 ? shape->lora + shape->rope : shape->head_dim;
-    for (size_t i = 0; i < BACKENDS && cache->backend == NULL; i++)
-        if (fits(&backends[i], cache, head_dim))
-            cache->backend = &backends[i];
-    if (cache->backend == NULL) {
-        refuse_all(cache);
-        return;
-    }
-    if (!cache->choice.kpool_tail)
+    cache->backend = first_fit(cache);
+    if (cache->backend == NULL)
+        blame(cache);
+    else if (!cache->choice.kpool_tail)
         cache->choice.precision = stored(cache->backend, cache);
 }

@@ -271,7 +271,12 @@ static bool pages_differ(const model_cache *cache)
 
 void model_group_layers(model_cache *cache)
 {
-    bool packed = cache->order[0] == 'B' && pages_differ(cache) && !one_spec(cache);
+    bool differ = !one_spec(cache) && pages_differ(cache), packed = differ && cache->order[0] == 'B';
+    if (differ && !packed && !cache->choice.kpool_tail) {
+        model_refuse(cache, "option_unfit", "memory_order", "a block-outermost order, BLHNC", cache->order,
+                     "pages of several sizes and groups can only lie side by side in a block");
+        return;
+    }
     buckets all = {0};
     if (!fill(cache, &all, packed))
         return;

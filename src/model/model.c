@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "model/model.h"
 
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -144,13 +143,11 @@ void model_cache_end(model_cache *cache)
 
 /* --- the document -------------------------------------------------------------------------- */
 
-static kvferry_status write_layout(model_cache *cache, const kvferry_model_options *options,
-                                   kvferry_layout **layout)
+static kvferry_status write_layout(model_cache *cache, kvferry_layout **layout)
 {
     const model_choice *choice = &cache->choice;
-    bool named = options != NULL && options->size > offsetof(kvferry_model_options, model);
-    const char *model = named && options->model != NULL ? options->model : cache->shape.name;
-    const char *engine = named && options->engine_id != NULL ? options->engine_id : model;
+    const char *model = choice->model != NULL ? choice->model : cache->shape.name;
+    const char *engine = choice->engine_id != NULL ? choice->engine_id : model;
     kvferry_worker worker = {(uint32_t)choice->tp_rank, (uint32_t)choice->tp,
                              (uint32_t)choice->pp_rank, (uint32_t)choice->pp, 0, 1};
     kvferry_identity identity = {model, "", choice->drafts > 0 ? "mtp" : ""};
@@ -173,7 +170,7 @@ kvferry_status kvferry_model_layout(const char *config, size_t size,
     model_cache cache;
     kvferry_status status = model_cache_build(config, size, options, report, &cache);
     if (status == KVFERRY_OK)
-        status = write_layout(&cache, options, layout);
+        status = write_layout(&cache, layout);
     model_cache_end(&cache);
     return status;
 }

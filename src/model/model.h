@@ -74,6 +74,7 @@ typedef struct model_shape {
 
 typedef struct model_choice {
     uint64_t tp, pp, tp_rank, pp_rank;
+    const char *engine_id, *model; /* NULL: by the config */
     model_platform platform;
     const char *backend; /* NULL: the platform's */
     model_precision precision;
@@ -92,7 +93,7 @@ typedef struct model_backend {
     uint64_t multiple;              /* kernel blocks are any multiple of it; 0: one of sizes */
     uint64_t sizes[8];              /* ends with a zero */
     uint64_t rows;                  /* blocks are whole pages of so many rows apart; 0: no such need */
-    uint64_t head_dims[8];          /* ends with a zero; none: any multiple of 8 up to 256 */
+    uint64_t head_dims[12];         /* ends with a zero; none: any multiple of 8 up to 256 */
     const char *orders;             /* the memory orders that it takes; NULL: all */
 } model_backend;
 

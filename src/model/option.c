@@ -83,6 +83,8 @@ static void read_names(const kvferry_model_options *given, model_cache *cache)
         {"", "LBHNC", "LBNHC", "LHBNC", "BLHNC", "BLNHC", "BHLNC"}};
     model_choice *choice = &cache->choice;
     choice->platform = read_platform(given->platform, cache);
+    choice->engine_id = given->engine_id;
+    choice->model = given->model;
     choice->backend = given->backend != NULL && given->backend[0] != '\0' ? given->backend : NULL;
     size_t precision = pick(cache, "kv_dtype", given->kv_dtype, &precisions);
     choice->precision = precision < 3 ? MODEL_NATIVE : precision < 5 ? MODEL_FP8 : MODEL_FP8_DS_MLA;

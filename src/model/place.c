@@ -132,14 +132,17 @@ static uint64_t *axis_of(strides *all, char axis)
     }
 }
 
-/* Dense strides in this order, but those that `fixed` gives; a page of one run is padded to `page`. */
-static strides stride(const char *order, strides extents, strides fixed, uint64_t page)
+/* Dense strides in this order, but those that `fixed` gives. What pads a page stands before the next
+ * layer or block (only pages of one head are padded where heads lie outside of these). */
+static strides stride(const char *order, strides extents, strides fixed, const model_spec *spec)
 {
     strides all = {0};
     uint64_t current = 1;
     for (int at = 4; at >= 0; at--) {
-        if (at == 1 && compact(order))
-            current = base_max(current, page);
+        bool ends_page = strcspn(order + at + 1, "LB") == (size_t)(ORDER - at - 1) &&
+                         (order[at] == 'L' || order[at] == 'B');
+        if (ends_page && spec->page > spec->real)
+            current = base_max(current, spec->page);
         uint64_t given = *axis_of(&fixed, order[at]);
         uint64_t *own = axis_of(&all, order[at]);
         *own = given != 0 ? given : current;
@@ -222,7 +225,7 @@ static void lie(model_cache *cache, model_region *region, uint64_t offset)
         fixed.block = cache->bytes_per_block;
     else if (padded(spec) != spec->page)
         fixed.block = padded(spec);
-    strides all = stride(cache->order, extents, fixed, spec->page);
+    strides all = stride(cache->order, extents, fixed, spec);
     region->offset = offset;
     region->layer_stride = all.layer;
     region->block_stride = all.block;
@@ -248,7 +251,7 @@ static void cut(model_cache *cache, model_region *region, bool packed)
     strides extents = {region->count, cache->choice.blocks * region->ratio, spec->heads,
                        spec->states / region->ratio, spec->cell};
     strides fixed = {.layer = region->layer_stride, .block = region->block_stride / region->ratio};
-    strides all = stride(cache->order, extents, fixed, spec->page);
+    strides all = stride(cache->order, extents, fixed, spec);
     region->head_stride = all.head;
     region->state_stride = all.state;
 }

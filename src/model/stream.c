@@ -171,12 +171,12 @@ static void add_layer(const writer *w)
 {
     switch (w->spec->content) {
     case MODEL_KV:
-        if (w->cache->choice.platform == MODEL_CPU)
-            add_kv_vector(w);
-        else if (w->cache->choice.platform == MODEL_CPU_AMX)
+        if ((w->cache->choice.platform & MODEL_ANY_CPU) == 0)
+            add_kv(w);
+        else if (w->cache->choice.platform == MODEL_CPU_AMX && w->cache->shape.head_dim % 32 == 0)
             add_kv_tiles(w);
         else
-            add_kv(w);
+            add_kv_vector(w);
         break;
     case MODEL_LATENT: add_states(w, "latent", "latent.scale"); break;
     case MODEL_INDEX: add_states(w, "index", "index.scale"); break;
