@@ -18,6 +18,7 @@ static const verb verbs[] = {
     {"plan", tool_plan, "the copies of one request"},
     {"check", tool_check, "every difference that matters between documents"},
     {"demo", tool_demo, "real workers, real transfers, every byte checked"},
+    {"bench", tool_bench, "speed, against the machine's own limits"},
 };
 
 static void help(void)

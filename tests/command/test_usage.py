@@ -6,9 +6,9 @@ import subprocess
 import unittest
 
 from documents import document
-from harness import BINARY, FINE, UNEXPECTED, CommandTest
+from harness import BINARY, FINE, UNEXPECTED, WRONG_USE, CommandTest
 
-VERBS = ("layout", "explain", "plan", "check")
+VERBS = ("layout", "explain", "plan", "check", "demo", "bench")
 
 
 class Help(CommandTest):
@@ -44,6 +44,12 @@ class WrongUse(CommandTest):
             self.expect_misuse(verb, "--nonsense", says=["--nonsense"])
             self.expect_misuse(verb, "--nonsense=1", says=["--nonsense"])
             self.expect_misuse(verb, "-Z", says=["-Z"])
+
+    def test_benchmarks(self):
+        self.expect_misuse("bench", "nonsense", says=["plan", "nonsense"])
+        self.expect_misuse("bench", "plan", "--nonsense", says=["--nonsense"])
+        self.assertEqual(self.codes(self.expect_json(WRONG_USE, "bench")), {"usage"})
+        self.assertIn("usage: kvferry bench plan ", self.expect(FINE, "bench", "plan", "--help").out)
 
     def test_unknown_letter_after_a_known_one(self):
         self.expect_misuse("plan", "-vZ", says=["-Z"])
