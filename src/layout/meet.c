@@ -66,6 +66,18 @@ typedef struct meet_search {
 
 static wide floor_div(wide a, wide b) { return a / b - (a % b < 0); }
 
+/* Without the terms: clearing them would cost more than the search. */
+static void begin(meet_search *search, wide first, wide last, uint64_t *steps)
+{
+    search->count = 0;
+    search->first = first;
+    search->last = last;
+    search->needs_nonzero = false;
+    search->block = 0;
+    search->has_block = false;
+    search->steps = steps;
+}
+
 static void add_term(meet_search *search, uint64_t stride, wide low, wide high, term_role role)
 {
     uint32_t i = search->count;
@@ -86,6 +98,7 @@ static void add_term(meet_search *search, uint64_t stride, wide low, wide high, 
 
 static void sum_rests(meet_search *search)
 {
+    search->rest_low[search->count] = search->rest_high[search->count] = 0;
     for (uint32_t i = search->count; i-- > 0;) {
         const meet_term *term = &search->terms[i];
         search->rest_low[i] = search->rest_low[i + 1] + term->low * term->stride;
@@ -164,7 +177,9 @@ layout_meeting layout_stream_meets_itself(const kvferry_stream *stream, uint64_t
     if (is_nested(dims, dim_count, stream->cell_bytes))
         return LAYOUT_APART;
     wide reach = (wide)stream->cell_bytes - 1;
-    meet_search search = {.first = -reach, .last = reach, .needs_nonzero = true, .steps = steps};
+    meet_search search;
+    begin(&search, -reach, reach, steps);
+    search.needs_nonzero = true;
     for (uint32_t i = 0; i < dim_count; i++) {
         wide most = (wide)dims[i].count - 1;
         /* Not by add_term: of two dims of one stride, {1, -1} is a meeting too. */
@@ -198,7 +213,8 @@ layout_meeting layout_shapes_meet(const layout_shape *a, const layout_shape *b, 
                                   uint64_t *steps)
 {
     /* Cells at p of a and q of b meet if -b's bytes < q - p < a's bytes. */
-    meet_search search = {.first = 1 - (wide)b->cell_bytes, .last = (wide)a->cell_bytes - 1, .steps = steps};
+    meet_search search;
+    begin(&search, 1 - (wide)b->cell_bytes, (wide)a->cell_bytes - 1, steps);
     add_blocks(&search, &a->block, &b->block, blocks);
     for (uint32_t i = 0; i < a->dim_count; i++)
         add_term(&search, a->dims[i].stride, 1 - (wide)a->dims[i].count, 0, TERM_PLAIN);

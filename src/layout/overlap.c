@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Who shares bytes with whom. Streams whose blocks lie equally far apart are laid out on a plane, rows
- * of one block stride each; only those that meet there are looked at cell by cell. Caches as they
- * are come apart by sorting: layers that lie one after the other into planes of their own, those that
- * lie in one row by their places in it.
+ * of one block stride each, and only those that meet there are looked at cell by cell. Caches as they
+ * are come apart by sorting: layers that lie one after the other into planes of their own; those that
+ * lie in one row by their places in it; and where they alternate inside of a row (head by head, say), by
+ * their places in one period.
  */
 #include "layout/meet.h"
 #include "layout/rules.h"
@@ -11,19 +12,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Steps that deciding may take in all: some tenths of a second. Documents of real caches need one to three a
- * stream. */
-#define LAYOUT_STEPS 20000000u
-
 /* A stream on its plane. */
 typedef struct overlap_place {
     uint32_t stream;
     uint32_t segment;
     layout_shape shape;
-    /* Once its plane is known: the row its first block is in, and the bytes of the row that it may
-     * touch. One that is `loose` may touch all of any row. */
-    uint64_t row, first, end;
+    /* On its plane: the row that its first block is in, and whether its blocks may leave their rows. */
+    uint64_t row;
     bool loose;
+    /* While a row, or a period inside of one, is swept: the bytes of it that the cells may touch.
+     * `whole`: all of it, and nothing finer is known. */
+    uint64_t first, end;
+    bool whole;
 } overlap_place;
 
 /* Neighbours in address that overlap as a whole, of one block stride: places [begin, end). */
@@ -52,6 +52,7 @@ static bool meets(overlap_job *overlap, const overlap_place *a, const overlap_pl
     return meeting == LAYOUT_MEET;
 }
 
+/* A finding costs as much as a thousand steps. */
 static void refuse_pair(overlap_job *overlap, const overlap_place *a, const overlap_place *b, const char *code,
                         const char *expected, const char *message)
 {
@@ -62,6 +63,7 @@ static void refuse_pair(overlap_job *overlap, const overlap_place *a, const over
                          base_format("bytes of layer %.90s, stream %.90s (streams[%u])", other->layer,
                                      other->name, earlier),
                          message);
+    overlap->check->steps -= base_min(overlap->check->steps, 1000);
 }
 
 /* Whether the two can only meet in blocks of equal ids: the same row is the same id. */
@@ -148,28 +150,73 @@ static void make_planes(overlap_job *overlap)
     }
 }
 
+/* Puts the cells at [first, first + span) of a period; if they leave it, anywhere. */
+static void put(overlap_place *place, uint64_t first, uint64_t span, uint64_t period)
+{
+    place->whole = span > period - first;
+    place->first = place->whole ? 0 : first;
+    place->end = place->whole ? period : first + span;
+}
+
 static void put_on_plane(overlap_place *place, const overlap_plane *plane)
 {
     uint64_t stride = place->shape.block.stride ? place->shape.block.stride : 1;
     place->row = (place->shape.offset - plane->low) / stride;
-    place->first = (place->shape.offset - plane->low) % stride;
-    place->loose = place->shape.span > stride - place->first;
-    if (place->loose)
-        place->first = 0;
-    place->end = place->loose ? stride : place->first + place->shape.span;
+    put(place, (place->shape.offset - plane->low) % stride, place->shape.span, stride);
+    place->loose = place->whole;
 }
 
-/* Looks at all pairs of a plane that may meet. */
+/* Whether the cells of all places repeat alike, along dimension `dim` of each. */
+static bool is_periodic(const overlap_place *places, size_t count, uint32_t dim)
+{
+    for (size_t i = 0; i < count; i++) {
+        const layout_shape *shape = &places[i].shape;
+        if (places[i].whole || dim >= shape->dim_count ||
+            shape->dims[dim].stride != places[0].shape.dims[dim].stride)
+            return false;
+    }
+    return true;
+}
+
+/* Folds the places into one period of dimension `dim`: cells that meet anywhere meet there. */
+static void fold(overlap_place *places, size_t count, uint32_t dim)
+{
+    uint64_t low = places[0].first; /* the lowest: they are sorted */
+    for (size_t i = 0; i < count; i++) {
+        overlap_place *place = &places[i];
+        const layout_dim *period = &place->shape.dims[dim];
+        uint64_t span = place->end - place->first - (period->count - 1) * period->stride;
+        put(place, (place->first - low) % period->stride, span, period->stride);
+    }
+}
+
+/* Looks at all pairs that overlap. Those that repeat alike are first folded, so that few do. */
+static void sweep(overlap_job *overlap, overlap_place *places, size_t count, uint32_t dim)
+{
+    enum { FEW = 4 };
+    qsort(places, count, sizeof(*places), compare_rows);
+    for (size_t begin = 0, end; begin < count; begin = end) {
+        uint64_t high = places[begin].end;
+        for (end = begin + 1; end < count && places[end].first < high; end++)
+            high = base_max(high, places[end].end);
+        if (end - begin > FEW && is_periodic(places + begin, end - begin, dim)) {
+            fold(places + begin, end - begin, dim);
+            sweep(overlap, places + begin, end - begin, dim + 1);
+            continue;
+        }
+        for (size_t i = begin; i < end; i++)
+            for (size_t k = i + 1; k < end && places[k].first < places[i].end && !overlap->undecided; k++)
+                look_at_pair(overlap, &places[i], &places[k]);
+    }
+}
+
 static void sweep_plane(overlap_job *overlap, const overlap_plane *plane)
 {
     overlap_place *places = overlap->places + plane->begin;
     size_t count = plane->end - plane->begin;
     for (size_t i = 0; i < count; i++)
         put_on_plane(&places[i], plane);
-    qsort(places, count, sizeof(*places), compare_rows);
-    for (size_t i = 0; i < count; i++)
-        for (size_t k = i + 1; k < count && places[k].first < places[i].end && !overlap->undecided; k++)
-            look_at_pair(overlap, &places[i], &places[k]);
+    sweep(overlap, places, count, 0);
 }
 
 /* Looks at all pairs between two planes, which have unequal block strides, if they overlap at all. */
