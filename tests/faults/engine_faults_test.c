@@ -222,12 +222,13 @@ static kvferry_status transfer_whole(void)
 
 static kvferry_status transfer_out_of_range(void)
 {
+    enum { BAD = 3 }; /* each is a reason with allocations of its own */
     kvferry_copy copies[COPIES];
     make_copies(copies, BYTES);
     pair p = open_pair(true);
     kvferry_transfer *transfer = UNTOUCHED;
     guard_begin();
-    kvferry_status status = kvferry_transfer_begin(p.source, p.peer, KVFERRY_WRITE, copies, COPIES, 0,
+    kvferry_status status = kvferry_transfer_begin(p.source, p.peer, KVFERRY_WRITE, copies + 1, BAD, 0,
                                                    &transfer, report);
     guard_end();
     assert_ptr_equal(transfer, UNTOUCHED);
