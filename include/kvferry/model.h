@@ -20,11 +20,12 @@ typedef struct kvferry_model_options {
     uint32_t tp_rank, pp_rank;
     const char *engine_id;       /* default: the model's name */
     const char *model;           /* identity; default: config's _name_or_path, else its model_type */
-    const char *platform;        /* "sm90" (default), "sm100", "sm120", "cpu"; "-fi" appended:
-                                    FlashInfer's backends are installed */
-    const char *backend;         /* attention backend, default: the platform's choice */
-    const char *kv_dtype;        /* "auto" (default: the model's), "bfloat16", "fp8", "fp8_ds_mla" */
-    const char *state_dtype;     /* ssm dtype: default the config's */
+    const char *platform;        /* "sm90" (default), "sm100", "sm120" (each also with "-fi", for
+                                    FlashInfer, which changes nothing), "cpu", "cpu-amx" */
+    const char *backend;         /* attention backend, default: the first that serves the rest */
+    const char *kv_dtype;        /* "auto" (default: the model's, or the backend's only one), the
+                                    model's own, "fp8" ("fp8_e4m3"), "fp8_ds_mla" */
+    const char *state_dtype;     /* of ssm: "float32", "bfloat16", "float16"; default: the model's */
     const char *indexer_dtype;   /* "fp8" (default), "mxfp4" */
     const char *conv_layout;     /* "DS" or "SD"; default SD, as vLLM's */
     const char *memory_order;    /* "LBHNC", "LBNHC", "LHBNC", "BLHNC", "BLNHC", "BHLNC"; default: the

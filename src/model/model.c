@@ -88,6 +88,10 @@ static void check_fits(model_cache *cache)
     if (choice->mxfp4 && (shape->type->use != MODEL_V4 || choice->platform != MODEL_SM100))
         model_refuse(cache, "option_unfit", "indexer_dtype", "deepseek_v4 on sm100", "mxfp4",
                      "only there indexers come in mxfp4");
+    bool kda = shape->type->use == MODEL_SPARSE_MLA;
+    if (kda && choice->state_dtype != NULL && strcmp(choice->state_dtype, "float16") == 0)
+        model_refuse(cache, "option_unfit", "state_dtype", "float32 or bfloat16", "float16",
+                     "KDA keeps no state in this type");
     bool named = choice->kv_dtype != NULL && choice->precision == MODEL_NATIVE;
     if (named && strcmp(choice->kv_dtype, shape->dtype) != 0)
         model_refuse(cache, "option_unfit", "kv_dtype", shape->dtype, choice->kv_dtype,

@@ -295,6 +295,41 @@ static void draft_layers_are_optional_and_last(void **state)
     }
 }
 
+/* Blocks and rows of single backends, as vLLM 0.32 reports them. */
+static void backends_shape_blocks(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *model;
+        kvferry_model_options options;
+        uint64_t block, row;
+    } known[] = {
+        {"DeepSeek-V3", {.platform = "sm100"}, 32, 32 * 1152 * 61},
+        {"DeepSeek-V3", {.platform = "sm100", .block_size = 128}, 128, 128 * 1152 * 61},
+        {"DeepSeek-V3", {.platform = "sm90", .kv_dtype = "fp8"}, 64, 64 * 576 * 61},
+        {"DeepSeek-V3", {.platform = "cpu"}, 16, 16 * 1152 * 61},
+        {"DeepSeek-V4-Flash", {.platform = "sm100", .backend = "FLASHINFER_MLA_SPARSE_DSV4"}, 256, 1600000},
+        {"GLM-5.3-Flash", {.tp_size = 4, .kv_dtype = "fp8"}, 2176, 13060608},
+        {"GLM-5.3-Flash", {.tp_size = 4, .platform = "sm120"}, 2304, 18011136},
+    };
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
+        char path[512];
+        snprintf(path, sizeof path, "%s/models/%s.json", KVFERRY_SOURCE_DIR, known[i].model);
+        FILE *file = fopen(path, "rb");
+        assert_non_null(file);
+        char text[8192];
+        size_t size = fread(text, 1, sizeof text, file);
+        fclose(file);
+        kvferry_model_options options = known[i].options;
+        options.size = sizeof options;
+        model_cache cache;
+        assert_int_equal(model_cache_build(text, size, &options, NULL, &cache), KVFERRY_OK);
+        assert_int_equal(cache.block, known[i].block);
+        assert_int_equal(cache.bytes_per_block, known[i].row);
+        model_cache_end(&cache);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -310,6 +345,7 @@ int main(void)
         cmocka_unit_test(repeated_heads_go_by_division),
         cmocka_unit_test(blocks_hold_a_state),
         cmocka_unit_test(stages_need_attention),
+        cmocka_unit_test(backends_shape_blocks),
         cmocka_unit_test(draft_layers_are_optional_and_last),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

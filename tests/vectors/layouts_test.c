@@ -5,6 +5,7 @@
 #include "model/model.h"
 
 #define COMPARED 120
+#define REFUSED 1
 #define LEFT_OUT 16
 #define OTHER_BLOCKS 777
 
@@ -251,7 +252,9 @@ static void compare_case(const json_t *recorded, const char *config, size_t size
     kvferry_report_free(report);
 }
 
-static void leave_out(const json_t *recorded, const char *config, size_t size)
+/* Refused, with this reason at this place. */
+static void refuse(const json_t *recorded, const char *config, size_t size, const char *code,
+                   const char *place)
 {
     kvferry_report *report = NULL;
     kvferry_layout *layout = NULL;
@@ -260,11 +263,9 @@ static void leave_out(const json_t *recorded, const char *config, size_t size)
     assert_int_equal(kvferry_model_layout(config, size, &options, &layout, report), KVFERRY_REFUSED);
     bool named = false;
     for (size_t i = 0; i < kvferry_report_count(report); i++)
-        named = named || (strcmp(kvferry_report_get(report, i)->code, "model_unknown") == 0 &&
-                          strcmp(kvferry_report_get(report, i)->place, "model_type") == 0);
+        named = named || (strcmp(kvferry_report_get(report, i)->code, code) == 0 &&
+                          strcmp(kvferry_report_get(report, i)->place, place) == 0);
     assert_true(named);
-    print_message("left out: %s needs %s\n", case_name,
-                  json_string_value(json_object_get(recorded, "needs")));
     kvferry_report_free(report);
 }
 
@@ -272,7 +273,7 @@ static void recorded_cases_hold(void **state)
 {
     (void)state;
     json_t *cases = cases_load("vllm-0.32.json");
-    size_t compared = 0, left_out = 0;
+    size_t compared = 0, refused = 0, left_out = 0;
     for (size_t i = 0; i < json_array_size(cases); i++) {
         const json_t *recorded = json_array_get(cases, i);
         size_t size;
@@ -280,8 +281,14 @@ static void recorded_cases_hold(void **state)
                                     json_string_value(json_object_get(recorded, "config")), &size);
         case_name = json_string_value(json_object_get(recorded, "name"));
         if (json_object_get(recorded, "needs") != NULL) {
-            leave_out(recorded, config, size);
+            refuse(recorded, config, size, "model_unknown", "model_type");
+            print_message("left out: %s needs %s\n", case_name,
+                          json_string_value(json_object_get(recorded, "needs")));
             left_out++;
+        } else if (json_object_get(recorded, "refused") != NULL) {
+            refuse(recorded, config, size, json_string_value(json_object_get(recorded, "refused")),
+                   "pp_size");
+            refused++;
         } else {
             compare_case(recorded, config, size, cases_number(recorded, "blocks"), true);
             compare_case(recorded, config, size, OTHER_BLOCKS, false);
@@ -289,8 +296,10 @@ static void recorded_cases_hold(void **state)
         }
         free(config);
     }
-    print_message("%zu recorded cases compared, %zu left out\n", compared, left_out);
+    print_message("%zu recorded cases compared, %zu refused as in vLLM, %zu left out\n", compared,
+                  refused, left_out);
     assert_int_equal(compared, COMPARED);
+    assert_int_equal(refused, REFUSED);
     assert_int_equal(left_out, LEFT_OUT);
     json_decref(cases);
 }
