@@ -150,6 +150,8 @@ static void read_segments(layout_maker *maker, base_json list)
 {
     kvferry_layout *layout = maker->layout;
     size_t count = base_json_count(&list);
+    if (!base_json_present(list))
+        return;
     layout->segments = allocate(maker, count, sizeof(*layout->segments));
     maker->segments.items = allocate(maker, count, sizeof(layout_name));
     maker->sound_segments = allocate(maker, count, sizeof(bool));
@@ -183,6 +185,8 @@ static void read_groups(layout_maker *maker, base_json list)
 {
     kvferry_layout *layout = maker->layout;
     size_t count = base_json_count(&list);
+    if (!base_json_present(list))
+        return;
     layout->groups = allocate(maker, count, sizeof(*layout->groups));
     layout->group_blocks = allocate(maker, count, sizeof(*layout->group_blocks));
     layout->share = allocate(maker, count * count, sizeof(*layout->share));
@@ -227,12 +231,13 @@ static void read_aliases(layout_maker *maker, base_json list, kvferry_stream *st
     stream->alias_count = aliases ? (uint32_t)count : 0;
 }
 
-/* The index of what a stream names; LAYOUT_NONE if there is no such thing. */
+/* The index of what a stream names; LAYOUT_NONE if there is no such thing. Without a list of them
+ * there is a finding already. */
 static uint32_t read_reference(layout_maker *maker, base_json node, const layout_names *names)
 {
     const char *name;
     uint32_t index = LAYOUT_NONE;
-    if (!base_json_string(node, LAYOUT_MAX_NAME, &name))
+    if (!base_json_string(node, LAYOUT_MAX_NAME, &name) || !names->items)
         return LAYOUT_NONE;
     if (layout_names_find(names, name, "", &index))
         return index;
