@@ -126,7 +126,7 @@ static void test_random_documents(void **state)
     unsigned good = 0, shared = 0;
     kvferry_report *report;
     assert_int_equal(kvferry_report_create(&report), KVFERRY_OK);
-    for (unsigned round = 0; round < 20000; round++) {
+    for (unsigned round = 0; round < 6000; round++) {
         uint64_t stride = 2 * pick(4, 40), period = pick(0, 1) ? pick(stride / 6 + 1, stride / 3 + 1) : 0;
         draft.count = (uint32_t)pick(1, STREAMS);
         for (uint32_t i = 0; i < draft.count; i++)
@@ -151,7 +151,7 @@ static void test_random_documents(void **state)
         kvferry_layout_free(layout);
     }
     kvferry_report_free(report);
-    assert_true(good > 2000 && good < 18000 && shared > 500);
+    assert_true(good > 500 && good < 5500 && shared > 100);
 }
 
 /* Even and odd bytes, by strides that are not nested: apart, but only a long search can tell. */
