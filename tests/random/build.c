@@ -207,7 +207,9 @@ static uint32_t builder_group(kvferry_layout_builder *builder, const placement *
         .name = name,
         .kind = side->kind,
         .block_tokens = side->block_tokens,
-        .window = side->kind == KVFERRY_GROUP_PAGED ? placing->spec->window[side->window_class] : 0,
+        .window = side->kind != KVFERRY_GROUP_PAGED || side->window_class == 0 ? 0
+                  : which == SOURCE ? placing->spec->source_window
+                                    : placing->spec->window[side->window_class],
         .null_block = side->null_block,
     };
     return kvferry_layout_builder_group(builder, &made);
@@ -283,7 +285,9 @@ static kvferry_layout *build_worker(const random_spec *spec, int which, uint32_t
     for (int i = 0; i < MAX_STREAMS; i++)
         place_area(&placing, i);
     kvferry_worker worker = {rank, side->tp, stage, side->pp, 0, 1};
-    bool other = which == SOURCE && spec->fault.kind == FAULT_IDENTITY;
+    bool other = which == SOURCE &&
+                 (spec->fault.kind == FAULT_IDENTITY ||
+                  (spec->fault.kind == FAULT_STREAM && spec->fault.second));
     kvferry_identity identity = {other ? "random-2" : "random", "", which == SOURCE ? "" : "draft"};
     kvferry_layout_builder *builder = NULL;
     kvferry_layout *layout = NULL;

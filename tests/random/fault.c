@@ -16,8 +16,10 @@ static const struct {
     [FAULT_HOLE] = {"a source worker is left out", "coverage_hole"},
     [FAULT_SOURCE_NULL] = {"a wanted source block is null", "source_null"},
     [FAULT_SOURCE_SHORT] = {"a wanted source block is not listed", "source_null"},
+    [FAULT_SOURCE_TOKENS] = {"the source covers too few tokens", "source_null"},
     [FAULT_BLOCK_RANGE] = {"a block id out of range", "block_range"},
     [FAULT_BLOCK_TWICE] = {"a target block named twice", "target_block_twice"},
+    [FAULT_BLOCK_SHARED] = {"a target block in two groups that share", "target_block_twice"},
     [FAULT_GROUP_MISSING] = {"a source group is not listed", "group_missing"},
     [FAULT_GROUP_UNKNOWN] = {"a group that nobody has", "group_unknown"},
     [FAULT_GROUP_TWICE] = {"a group listed twice", "group_twice"},
@@ -126,6 +128,12 @@ static bool break_blocks(random_spec *spec, request_spec *request, random_dice *
         table->ids[fault->index] = NULL_ID;
         return spec->sides[SOURCE].groups[fault->group].null_block >= 0;
     case FAULT_SOURCE_SHORT: table->count = (uint8_t)fault->index; return true;
+    case FAULT_SOURCE_TOKENS:
+        /* The block's first token is not there, whatever the block holds. */
+        request->source_tokens =
+            (uint16_t)(table->first_token +
+                       fault->index * spec->sides[SOURCE].groups[fault->group].block_tokens);
+        return true;
     case FAULT_BLOCK_RANGE: table->ids[fault->index] = 250; return true;
     default: /* FAULT_BLOCK_TWICE */
         for (uint16_t i = 0; i < fault->index; i++) {
@@ -138,6 +146,27 @@ static bool break_blocks(random_spec *spec, request_spec *request, random_dice *
         }
         return false;
     }
+}
+
+/* A block of another group of the pool that lies over this one. */
+static bool share_block(random_spec *spec, request_spec *request, random_dice *dice, int stream)
+{
+    fault_spec *fault = &spec->fault;
+    const side_spec *side = &spec->sides[TARGET];
+    int other = (int)dice_below(dice, spec->stream_count);
+    fault->other_group = side->streams[other].group;
+    table_spec *from = &request->tables[TARGET][fault->other_group];
+    uint16_t index = 0, from_index = 0;
+    bool paged = spec->streams[other].kind == KVFERRY_GROUP_PAGED;
+    if (fault->other_group == fault->group || !from->listed || !spec_is_moved(spec, other) ||
+        side->groups[fault->other_group].pool != side->groups[fault->group].pool ||
+        !wanted_index(spec, request, dice, stream, TARGET, &index) ||
+        (paged && !wanted_index(spec, request, dice, other, TARGET, &from_index)))
+        return false;
+    while (!paged && from_index < from->count && from->ids[from_index] == NULL_ID)
+        from_index++;
+    request->tables[TARGET][fault->group].ids[index] = from->ids[from_index];
+    return from_index < from->count;
 }
 
 static bool break_states(random_spec *spec, request_spec *request, random_dice *dice, int side)
@@ -175,9 +204,10 @@ static bool break_request(random_spec *spec, random_dice *dice)
     bool states = fault->kind == FAULT_STATE_POSITION || fault->kind == FAULT_STATE_BLOCKS;
     int side = (int)dice_below(dice, 2);
     if (fault->kind == FAULT_SOURCE_NULL || fault->kind == FAULT_SOURCE_SHORT ||
-        fault->kind == FAULT_GROUP_MISSING)
+        fault->kind == FAULT_SOURCE_TOKENS || fault->kind == FAULT_GROUP_MISSING)
         side = SOURCE;
-    if (fault->kind == FAULT_BLOCK_TWICE || fault->kind == FAULT_STATE_POSITION)
+    if (fault->kind == FAULT_BLOCK_TWICE || fault->kind == FAULT_BLOCK_SHARED ||
+        fault->kind == FAULT_STATE_POSITION)
         side = TARGET;
     bool any = fault->kind == FAULT_GROUP_MISSING || fault->kind == FAULT_GROUP_UNKNOWN ||
                fault->kind == FAULT_GROUP_TWICE;
@@ -186,6 +216,9 @@ static bool break_request(random_spec *spec, random_dice *dice)
                      : listed_stream(spec, request, dice, any ? dice_one_in(dice, 2) : !states);
     if (stream < 0)
         return false;
+    for (int i = 0; fault->kind == FAULT_SOURCE_TOKENS && i < spec->stream_count; i++)
+        if (spec->streams[i].kind != KVFERRY_GROUP_PAGED)
+            return false; /* another position of the states, too */
     fault->side = (uint8_t)side;
     fault->stream = (uint8_t)stream;
     fault->group = spec->sides[side].streams[stream].group;
@@ -199,6 +232,7 @@ static bool break_request(random_spec *spec, random_dice *dice)
         return spec->sides[side].groups[fault->group].block_tokens > 1;
     case FAULT_STATE_POSITION:
     case FAULT_STATE_BLOCKS: return break_states(spec, request, dice, side);
+    case FAULT_BLOCK_SHARED: return share_block(spec, request, dice, stream);
     default: return break_blocks(spec, request, dice, stream, side);
     }
 }
@@ -207,6 +241,7 @@ bool spec_break(random_spec *spec, random_dice *dice)
 {
     random_spec broken = *spec;
     broken.fault = (fault_spec){.kind = (fault_kind)dice_range(dice, 1, FAULT_KINDS - 1)};
+    broken.fault.second = dice_one_in(dice, 3) && broken.fault.kind == FAULT_STREAM;
     bool fits = broken.stream_count > 0 && (broken.fault.kind <= FAULT_HOLE
                                                 ? break_documents(&broken, dice)
                                                 : break_request(&broken, dice));

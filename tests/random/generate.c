@@ -228,6 +228,8 @@ void spec_generate(random_spec *spec, uint64_t seed)
     random_dice dice = {seed * 0x2545f4914f6cdd1du + 1};
     spec->seed = seed;
     spec->window[1] = (uint16_t)dice_range(&dice, 1, 20);
+    spec->source_window =
+        dice_one_in(&dice, 5) ? (uint16_t)dice_below(&dice, 20) : spec->window[1];
     generate_streams(spec, &dice);
     spec_generate_side(spec, &dice, SOURCE);
     spec_generate_side(spec, &dice, TARGET);

@@ -96,6 +96,8 @@ static bool target_table(random_spec *spec, request_spec *request, random_dice *
                          ? (tokens - table->first_token + block - 1) / block
                          : 0;
     count += dice_one_in(dice, 4) ? dice_range(dice, 1, 2) : 0;
+    if (dice_one_in(dice, 20)) /* tokens without a block want nothing */
+        count = dice_below(dice, count + 1);
     uint32_t window = spec->window[side->window_class];
     for (uint32_t i = 0; i < count && i < MAX_BLOCKS; i++) {
         uint32_t end = table->first_token + (i + 1) * block;

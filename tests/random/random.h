@@ -139,8 +139,8 @@ typedef enum fault_kind {
     /* of the documents */
     FAULT_NO_SOURCES, FAULT_WORKER_TWICE, FAULT_IDENTITY, FAULT_STREAM, FAULT_MISSING, FAULT_HOLE,
     /* of a request */
-    FAULT_SOURCE_NULL, FAULT_SOURCE_SHORT, FAULT_BLOCK_RANGE, FAULT_BLOCK_TWICE, FAULT_GROUP_MISSING,
-    FAULT_GROUP_UNKNOWN, FAULT_GROUP_TWICE, FAULT_MISALIGNED, FAULT_STATE_POSITION, FAULT_STATE_BLOCKS,
+    FAULT_SOURCE_NULL, FAULT_SOURCE_SHORT, FAULT_SOURCE_TOKENS, FAULT_BLOCK_RANGE, FAULT_BLOCK_TWICE,
+    FAULT_BLOCK_SHARED, FAULT_GROUP_MISSING, FAULT_GROUP_UNKNOWN, FAULT_GROUP_TWICE, FAULT_MISALIGNED, FAULT_STATE_POSITION, FAULT_STATE_BLOCKS,
     FAULT_KINDS
 } fault_kind;
 
@@ -148,12 +148,14 @@ typedef struct fault_spec {
     fault_kind kind;
     uint8_t side, stream, group, other_group, worker;
     uint16_t index; /* of a block in its table */
+    bool second;    /* one more thing is wrong: another model, or a group that nobody has */
 } fault_spec;
 
 typedef struct random_spec {
     uint64_t seed;
     uint8_t stream_count, group_count[2], request_count;
     uint16_t window[2]; /* by class; [0] is 0 */
+    uint16_t source_window; /* of class 1 on the source, which does not matter */
     stream_spec streams[MAX_STREAMS];
     side_spec sides[2];
     request_spec requests[MAX_REQUESTS];
@@ -238,6 +240,7 @@ bool move_copy(const random_memory *source, random_memory *target, const kvferry
 typedef struct random_totals {
     uint64_t runs, refusals, requests, workers, copies, naive_copies, wanted_bytes, moved_bytes,
         allowed_bytes, checked_bytes;
+    uint64_t continued; /* copies that go on where the one before them ended, on both sides */
     uint64_t faults[FAULT_KINDS];
 } random_totals;
 

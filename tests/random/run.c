@@ -127,6 +127,14 @@ static bool untouched(const unsigned char *at, size_t size)
     return true;
 }
 
+static bool continues(const kvferry_copy *before, const kvferry_copy *copy)
+{
+    return before->source_segment == copy->source_segment &&
+           before->target_segment == copy->target_segment &&
+           before->source_offset + before->bytes == copy->source_offset &&
+           before->target_offset + before->bytes == copy->target_offset;
+}
+
 static void expand_and_move(run_state *run, const kvferry_plan *plan, size_t source,
                             const kvferry_request *request, random_memory *target)
 {
@@ -156,6 +164,7 @@ static void expand_and_move(run_state *run, const kvferry_plan *plan, size_t sou
     }
     for (size_t i = 0; i < count && !failed(run); i++) {
         move_copy(&run->sources[source], target, &copies[i], run->finding);
+        run->totals->continued += i > 0 && continues(&copies[i - 1], &copies[i]);
         run->totals->moved_bytes += copies[i].bytes;
         run->totals->copies++;
     }

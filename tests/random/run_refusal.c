@@ -58,6 +58,7 @@ static const char *expected_code(const refusal *run, const kvferry_layout *targe
         return "";
     if (kind <= FAULT_IDENTITY)
         return spec_fault_code(run->spec);
+    bool other_model = kind == FAULT_STREAM && run->spec->fault.second;
     const stream_spec *spec = &run->spec->streams[run->spec->fault.stream];
     uint8_t lie = run->spec->sides[SOURCE].streams[run->spec->fault.stream].lie;
     for (uint32_t i = 0; i < kvferry_layout_stream_count(target); i++) {
@@ -79,32 +80,53 @@ static const char *expected_code(const refusal *run, const kvferry_layout *targe
             return kind == FAULT_HOLE && !found ? "stream_missing" : spec_fault_code(run->spec);
         }
     }
-    return "";
+    return other_model ? "identity_differs" : "";
 }
 
 /* --- what happened -------------------------------------------------------------------------- */
 
-/* Every reason is whole; one of them has the code (and place). Other codes: `others` allows them. */
+/* Every reason is whole; one of them has the code (and place), and where a second thing is wrong one has that
+ * one's. Other codes: `others` allows them. */
 static void check_report(refusal *run, const char *code, const kvferry_stream *where, bool others,
-                         const char *who)
+                         bool concerned, const char *who)
 {
-    bool seen = false;
+    const fault_spec *fault = &run->spec->fault;
+    const char *second = !fault->second                  ? ""
+                         : fault->kind == FAULT_STREAM   ? "identity_differs"
+                         : fault->kind > FAULT_HOLE      ? "group_unknown"
+                                                         : "";
+    bool seen = !concerned, second_seen = !second[0];
     for (size_t i = 0; i < kvferry_report_count(run->report); i++) {
         const kvferry_reason *reason = kvferry_report_get(run->report, i);
         bool right = strcmp(reason->code, code) == 0;
         if (!reason->message[0] || !reason->expected[0] || !reason->found[0])
             finding_set(run->finding, "reason_not_whole", "%s: %s: %s", who, reason->code,
                         reason->message);
-        if (!right && !others)
+        bool also = second[0] && strcmp(reason->code, second) == 0;
+        second_seen = second_seen || also;
+        if (!right && !also && !others)
             finding_set(run->finding, "reason_unexpected", "%s: expected only %s, found %s: %s", who,
                         code, reason->code, reason->message);
         seen = seen || (right && (!where || (strcmp(reason->layer, where->layer) == 0 &&
                                              strcmp(reason->stream, where->name) == 0)));
     }
+    if (!second_seen)
+        finding_set(run->finding, "reason_missing", "%s: expected %s as well", who, second);
     if (!seen)
         finding_set(run->finding, "reason_missing", "%s: expected %s %s %s; the report has %zu reasons",
                     who, code, where ? where->layer : "", where ? where->name : "",
                     kvferry_report_count(run->report));
+}
+
+static bool share(const kvferry_layout *layout, const char *a, const char *b)
+{
+    uint32_t count = kvferry_layout_group_count(layout);
+    for (uint32_t i = 0; i < count; i++)
+        for (uint32_t j = 0; j < count; j++)
+            if (strcmp(kvferry_layout_group(layout, i)->name, a) == 0 &&
+                strcmp(kvferry_layout_group(layout, j)->name, b) == 0)
+                return kvferry_layout_groups_share(layout, i, j);
+    return false;
 }
 
 /* Whether a source that sends these pieces is concerned by the fault of the request. */
@@ -130,8 +152,14 @@ static bool concerns_piece(const refusal *run, const kvferry_layout *source,
     spec_group_name(fault->side, fault->group, name);
     bool here = strcmp(name, fault->side == SOURCE ? from->name : to->name) == 0;
     uint32_t block = run->spec->sides[SOURCE].groups[fault->group].block_tokens;
+    char other[12];
+    spec_group_name(TARGET, fault->other_group, other);
     switch (fault->kind) {
     case FAULT_GROUP_UNKNOWN: return listed;
+    case FAULT_BLOCK_SHARED:
+        return listed && (here || strcmp(other, to->name) == 0) && share(target, name, other);
+    case FAULT_SOURCE_TOKENS:
+        return listed && here && spec_wanted_tokens(run->spec, spec, index) >> spec->source_tokens;
     case FAULT_STATE_POSITION: return listed && to->kind != KVFERRY_GROUP_PAGED;
     case FAULT_SOURCE_NULL:
     case FAULT_SOURCE_SHORT:
@@ -157,7 +185,7 @@ static void add_tables(const random_spec *spec, built_request *built)
     size_t *count = fault->side == SOURCE ? &request->source_count : &request->target_count;
     char name[12];
     spec_group_name(fault->side, fault->group, name);
-    if (fault->kind == FAULT_GROUP_UNKNOWN && *count <= MAX_GROUPS)
+    if ((fault->kind == FAULT_GROUP_UNKNOWN || fault->second) && *count < MAX_GROUPS)
         tables[(*count)++] = (kvferry_block_table){"nobody", 0, built->blocks[fault->side][0], 0};
     for (size_t i = 0; fault->kind == FAULT_GROUP_TWICE && i < *count; i++)
         if (strcmp(tables[i].group, name) == 0) {
@@ -182,7 +210,7 @@ static void check_expand(refusal *run, const kvferry_plan *plan, size_t source,
     kvferry_status status =
         kvferry_plan_expand(plan, source, request, copies, bound, &count, run->report);
     free(copies);
-    char who[48];
+    char who[80];
     snprintf(who, sizeof who, "%s, source %zu", spec_fault_name(run->spec->fault.kind), source);
     if (concerned && status != KVFERRY_REFUSED)
         finding_set(run->finding, "not_refused", "%s: expected %s, found status %s", who,
@@ -193,7 +221,7 @@ static void check_expand(refusal *run, const kvferry_plan *plan, size_t source,
         check_report(run, spec_fault_code(run->spec), NULL,
                      run->spec->fault.kind == FAULT_GROUP_TWICE ||
                          run->spec->fault.kind == FAULT_MISALIGNED,
-                     who);
+                     concerned || !run->spec->fault.second, who);
     else if (status != KVFERRY_OK)
         finding_set(run->finding, "status", "%s: status %s", who, kvferry_status_name(status));
 }
@@ -213,7 +241,7 @@ static void check_target(refusal *run, const kvferry_layout *target)
     } else if (*code) {
         /* Leaving out workers may tear several streams, some of them wholly. */
         fault_kind kind = run->spec->fault.kind;
-        check_report(run, code, where, kind == FAULT_HOLE || kind == FAULT_NO_SOURCES, who);
+        check_report(run, code, where, kind == FAULT_HOLE || kind == FAULT_NO_SOURCES, true, who);
     } else if (status != KVFERRY_OK) {
         const kvferry_reason *reason = kvferry_report_get(run->report, 0);
         finding_set(run->finding, "plan_refused", "%s, a target that it does not concern: %s: %s", who,
