@@ -75,16 +75,16 @@ void oracle_finding_text(const oracle_worker *target, const oracle_finding *find
     char blocks[64] = "";
     if (finding->kind == ORACLE_WRONG && finding->blocks > 1)
         snprintf(blocks, sizeof blocks, " in %" PRIu64 " blocks", finding->blocks);
-    snprintf(text, size,
-             "%s tp%" PRIu32 "/%" PRIu32 " pp%" PRIu32 "/%" PRIu32
-             "%s%s%s%s%s%s%s: %" PRIu64 " %s%s, first at segment %s + %" PRIu64 ": %s%s%s",
-             kvferry_layout_engine_id(target->layout), worker->tp_rank, worker->tp_size,
-             worker->pp_rank, worker->pp_size, *finding->transfer_id ? " request " : "",
-             finding->transfer_id, *finding->layer ? " layer " : "", finding->layer,
-             *finding->layer ? " " : "", finding->stream, *finding->layer ? "" : " padding",
-             finding->bytes,
-             finding->kind == ORACLE_WRONG ? "wanted bytes are wrong"
-                                           : "bytes changed that no one may change",
-             blocks, kvferry_layout_segment(target->layout, finding->segment)->name, finding->offset,
-             finding->where, *finding->instead ? "; instead it holds " : "", finding->instead);
+    snprintf(
+        text, size,
+        "%s tp%" PRIu32 "/%" PRIu32 " pp%" PRIu32 "/%" PRIu32 "%s%s%s%s%s%s%s: %" PRIu64
+        " %s%s, first at segment %s + %" PRIu64 ": %s%s%s",
+        kvferry_layout_engine_id(target->layout), worker->tp_rank, worker->tp_size, worker->pp_rank,
+        worker->pp_size, *finding->transfer_id ? " request " : "", finding->transfer_id,
+        *finding->layer ? " layer " : "", finding->layer, *finding->layer ? " " : "",
+        finding->stream, *finding->layer ? "" : " padding", finding->bytes,
+        finding->kind == ORACLE_WRONG ? "wanted bytes are wrong"
+                                      : "bytes changed that no one may change",
+        blocks, kvferry_layout_segment(target->layout, finding->segment)->name, finding->offset,
+        finding->where, *finding->instead ? "; instead it holds " : "", finding->instead);
 }

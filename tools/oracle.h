@@ -32,9 +32,9 @@ typedef struct oracle_transfer {
 void oracle_noise(const oracle_worker *worker);
 
 /*
- * Writes the values of a request into a source worker: every cell, of every stream of the groups that
- * the request's source tables list, that holds a token before source_tokens. A value is a function of
- * the seed, layer, stream, global coordinates and byte in the cell. false: no memory.
+ * Writes the values of a request into a source worker: every cell, of every stream of the groups
+ * that the request's source tables list, that holds a token before source_tokens. A value is a
+ * function of the seed, layer, stream, global coordinates and byte in the cell. false: no memory.
  */
 bool oracle_fill(const oracle_worker *source, const oracle_transfer *transfer);
 
@@ -54,8 +54,8 @@ typedef struct oracle_finding {
     uint32_t segment;
     uint64_t offset; /* in the segment */
     uint64_t block, token;
-    uint64_t bytes;  /* in how many bytes this stream is wrong */
-    uint64_t blocks; /* in how many blocks; 0 for stray bytes */
+    uint64_t bytes;            /* in how many bytes this stream is wrong */
+    uint64_t blocks;           /* in how many blocks; 0 for stray bytes */
     char where[ORACLE_TEXT];   /* coordinates for a person */
     char instead[ORACLE_TEXT]; /* what is there instead, as far as it can be told */
 } oracle_finding;
@@ -73,11 +73,11 @@ typedef struct oracle_result {
 } oracle_result;
 
 /*
- * Checks every byte of every segment of `target`, into which `transfers` (whose target blocks are all
- * different) were moved from `sources` (all workers of the source engine; only their documents and
- * noise seeds are looked at). The target must have been filled with oracle_noise before. Afterwards
- * its segments hold that noise again, so the pool can be used for a next round.
- * *result is set on true: right in every byte if finding_count is 0. false: no memory.
+ * Checks every byte of every segment of `target`, into which `transfers` (whose target blocks are
+ * all different) were moved from `sources` (all workers of the source engine; only their documents
+ * and noise seeds are looked at). The target must have been filled with oracle_noise before.
+ * Afterwards its segments hold that noise again, so the pool can be used for a next round. *result
+ * is set on true: right in every byte if finding_count is 0. false: no memory.
  */
 bool oracle_check(const oracle_worker *target, const oracle_worker *sources, size_t source_count,
                   const oracle_transfer *transfers, size_t transfer_count, oracle_result *result);

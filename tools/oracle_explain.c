@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What lies in a wrong place: values and noise are words of known sequences, so a word that was found
- * is turned back into the place it belongs to. */
+/* What lies in a wrong place: values and noise are words of known sequences, so a word that was
+ * found is turned back into the place it belongs to. */
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -10,7 +10,8 @@
 #include "oracle_value.h"
 #include "oracle_view.h"
 
-/* A decoded word counts as found if its place is below this: a chance of 2^-24 for each sequence. */
+/* A decoded word counts as found if its place is below this: a chance of 2^-24 for each sequence.
+ */
 #define PLACES (UINT64_C(1) << 40)
 #define SEARCH_CELLS (UINT64_C(1) << 22)
 
@@ -80,8 +81,9 @@ static bool say_noise(const oracle_worker *worker, bool own, uint64_t place, uin
             return true;
         }
         const kvferry_worker *w = kvferry_layout_worker(worker->layout);
-        append(text, size, "what %s tp%" PRIu32 " pp%" PRIu32 " has at segment %s + %" PRIu64
-                           ", which holds no value of a request",
+        append(text, size,
+               "what %s tp%" PRIu32 " pp%" PRIu32 " has at segment %s + %" PRIu64
+               ", which holds no value of a request",
                kvferry_layout_engine_id(worker->layout), w->tp_rank, w->pp_rank, segment->name,
                n * 8 - shift);
         return true;
@@ -99,8 +101,8 @@ static bool explain_word(const explain_context *context, const view_layout *sour
         for (size_t t = 0; t < context->transfer_count; t++)
             for (size_t s = 0; s < context->source_count; s++)
                 for (uint32_t i = 0; i < sources[s].stream_count; i++)
-                    if (say_value(context, &context->transfers[t], &sources[s].streams[i], word, shift,
-                                  text, size))
+                    if (say_value(context, &context->transfers[t], &sources[s].streams[i], word,
+                                  shift, text, size))
                         return true;
         if (say_noise(context->target, true, sample->segment_offset + sample->bad_byte, word, shift,
                       text, size))
@@ -142,10 +144,11 @@ static bool explain_small(const explain_context *context, const view_layout *sou
                 continue;
             uint64_t key = oracle_stream_key(context->transfer->seed, other->stream->layer,
                                              other->stream->name);
-            uint64_t states = other->group->kind == KVFERRY_GROUP_PAGED
-                                  ? context->transfer->request->source_tokens /
-                                            other->stream->tokens_per_state + 1
-                                  : 1;
+            uint64_t states =
+                other->group->kind == KVFERRY_GROUP_PAGED
+                    ? context->transfer->request->source_tokens / other->stream->tokens_per_state +
+                          1
+                    : 1;
             if (other->token.weight == 0 || states > SEARCH_CELLS / other->token.weight)
                 continue;
             for (uint64_t at = 0; at < states * other->token.weight; at++) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Values and noise: 8 bytes at a time from a bijection of 64-bit numbers, so that what is found in a
- * wrong place can be turned back into the place it belongs to. */
+/* Values and noise: 8 bytes at a time from a bijection of 64-bit numbers, so that what is found in
+ * a wrong place can be turned back into the place it belongs to. */
 #ifndef KVFERRY_ORACLE_VALUE_H
 #define KVFERRY_ORACLE_VALUE_H
 
@@ -10,7 +10,8 @@
 #define ORACLE_STEP 0x9e3779b97f4a7c15u         /* odd: counting by it visits every number once */
 #define ORACLE_STEP_INVERSE 0xf1de83e19937733du /* their product is 1 modulo 2^64 */
 
-/* The finalizer of splitmix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators). */
+/* The finalizer of splitmix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators).
+ */
 static inline uint64_t oracle_mix(uint64_t x)
 {
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;

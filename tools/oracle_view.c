@@ -112,7 +112,8 @@ typedef struct run_list {
 
 static void add_run(run_list *list, uint64_t start, uint64_t bytes)
 {
-    if (list->count && list->runs[list->count - 1].start + list->runs[list->count - 1].bytes == start) {
+    if (list->count &&
+        list->runs[list->count - 1].start + list->runs[list->count - 1].bytes == start) {
         list->runs[list->count - 1].bytes += bytes;
         return;
     }
@@ -185,8 +186,8 @@ static int by_offset(const void *a, const void *b)
     return x->stream->offset < y->stream->offset ? -1 : x->stream->offset > y->stream->offset;
 }
 
-/* Streams of a segment with equal page strides, whose offsets lie less than a stride above the lowest
- * of them. */
+/* Streams of a segment with equal page strides, whose offsets lie less than a stride above the
+ * lowest of them. */
 static bool make_rows(view_layout *view)
 {
     view_stream **order = malloc((view->stream_count + 1) * sizeof(view_stream *));
@@ -231,8 +232,8 @@ static bool page_bytes_meet(const view_stream *a, uint64_t page_a, const view_st
     return false;
 }
 
-/* Bytes are shared between equal block ids only, so it is enough to look at block 0, and at the last
- * block that both have. */
+/* Bytes are shared between equal block ids only, so it is enough to look at block 0, and at the
+ * last block that both have. */
 static bool streams_share(const view_stream *a, const view_stream *b)
 {
     if (a->stream->segment != b->stream->segment)
@@ -327,7 +328,8 @@ void view_page_at(const view_stream *view, const kvferry_block_table *table, siz
     if (view->group->kind != KVFERRY_GROUP_PAGED)
         return;
     uint64_t per = stream->tokens_per_state;
-    uint64_t token = table->first_token + index * view->group->block_tokens + page * stream->page_tokens;
+    uint64_t token =
+        table->first_token + index * view->group->block_tokens + page * stream->page_tokens;
     result->token = token;
     result->state = token / per;
     result->from = first > token ? (first - token) / per : 0;
@@ -374,8 +376,8 @@ static bool differs(const view_stream *target, const kvferry_layout *layout,
     return !same;
 }
 
-/* The first source stream of the same layer and name. An optional stream that differs is left out; of
- * required ones the planner refuses a difference. */
+/* The first source stream of the same layer and name. An optional stream that differs is left out;
+ * of required ones the planner refuses a difference. */
 static const kvferry_stream *find_stream(const oracle_worker *sources, size_t source_count,
                                          const view_stream *target, bool by_alias)
 {
@@ -385,9 +387,9 @@ static const kvferry_stream *find_stream(const oracle_worker *sources, size_t so
             const kvferry_stream *source = kvferry_layout_stream(sources[s].layout, i);
             if (source->policy == KVFERRY_POLICY_LOCAL || strcmp(source->name, wanted->name) != 0)
                 continue;
-            bool fits = by_alias ? lists_alias(wanted, source->layer) ||
-                                       lists_alias(source, wanted->layer)
-                                 : strcmp(source->layer, wanted->layer) == 0;
+            bool fits =
+                by_alias ? lists_alias(wanted, source->layer) || lists_alias(source, wanted->layer)
+                         : strcmp(source->layer, wanted->layer) == 0;
             if (!fits)
                 continue;
             return wanted->policy == KVFERRY_POLICY_OPTIONAL &&
@@ -398,8 +400,8 @@ static const kvferry_stream *find_stream(const oracle_worker *sources, size_t so
     return NULL;
 }
 
-void view_match_streams(const view_layout *target, const oracle_worker *sources, size_t source_count,
-                        const kvferry_stream **matches)
+void view_match_streams(const view_layout *target, const oracle_worker *sources,
+                        size_t source_count, const kvferry_stream **matches)
 {
     for (uint32_t i = 0; i < target->stream_count; i++) {
         const view_stream *stream = &target->streams[i];

@@ -11,7 +11,8 @@
 
 typedef struct view_axis {
     const char *name;
-    uint64_t start, extent, global; /* global indexes; the token axis counts states of the request */
+    uint64_t start, extent,
+        global; /* global indexes; the token axis counts states of the request */
     uint64_t stride;
     uint64_t weight; /* what one step adds to a cell's index */
 } view_axis;
@@ -25,16 +26,16 @@ typedef struct view_run {
 typedef struct view_stream {
     const kvferry_stream *stream;
     const kvferry_group *group;
-    uint64_t ratio;          /* pages a block */
+    uint64_t ratio;            /* pages a block */
     view_axis axes[VIEW_AXES]; /* without the token axis, widest stride first */
     uint32_t axis_count;
-    view_axis token;         /* extent 1 and stride 0 where the group is not paged */
-    uint64_t words;          /* of 8 bytes, in a cell */
-    view_run *runs;          /* the bytes of a page's cells, ascending, joined where they touch */
+    view_axis token; /* extent 1 and stride 0 where the group is not paged */
+    uint64_t words;  /* of 8 bytes, in a cell */
+    view_run *runs;  /* the bytes of a page's cells, ascending, joined where they touch */
     size_t run_count;
-    uint64_t low, high;      /* [low, high) from the page's address holds all runs */
-    uint64_t row_offset;     /* page 0's row begins here in the segment */
-    uint32_t row_cluster;    /* streams of the same rows have the same number */
+    uint64_t low, high;   /* [low, high) from the page's address holds all runs */
+    uint64_t row_offset;  /* page 0's row begins here in the segment */
+    uint32_t row_cluster; /* streams of the same rows have the same number */
 } view_stream;
 
 typedef struct view_layout {
@@ -48,8 +49,8 @@ typedef struct view_layout {
 bool view_make(view_layout *view, const kvferry_layout *layout);
 void view_free(view_layout *view);
 
-/* A run of cells along the narrowest axis: cell i is at offset + i * stride of the segment, its index
- * is index + i * step. */
+/* A run of cells along the narrowest axis: cell i is at offset + i * stride of the segment, its
+ * index is index + i * step. */
 typedef struct view_cells {
     uint64_t offset, stride, count, index, step;
 } view_cells;
@@ -77,10 +78,10 @@ typedef struct view_page {
 void view_page_at(const view_stream *stream, const kvferry_block_table *table, size_t index,
                   uint64_t page, uint64_t first, uint64_t end, view_page *result);
 
-/* For every stream of `target` the source stream that it is filled from, by the rules of matching and
- * policy; NULL where it is not transferred. */
-void view_match_streams(const view_layout *target, const oracle_worker *sources, size_t source_count,
-                        const kvferry_stream **matches);
+/* For every stream of `target` the source stream that it is filled from, by the rules of matching
+ * and policy; NULL where it is not transferred. */
+void view_match_streams(const view_layout *target, const oracle_worker *sources,
+                        size_t source_count, const kvferry_stream **matches);
 
 /* --- explaining (oracle_explain.c) --------------------------------------------------------- */
 

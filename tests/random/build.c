@@ -9,8 +9,9 @@
 
 typedef struct placed_stream {
     bool here;
-    uint64_t extents[DIM_COUNT], strides[DIM_COUNT]; /* by dimension; the page and member ones too */
-    uint64_t offset;     /* from the bundle's beginning, then in the segment */
+    uint64_t extents[DIM_COUNT],
+        strides[DIM_COUNT]; /* by dimension; the page and member ones too */
+    uint64_t offset;        /* from the bundle's beginning, then in the segment */
     uint64_t page_stride, pages;
 } placed_stream;
 
@@ -43,14 +44,14 @@ static void find_streams(placement *placing)
         if (spec->kind == KVFERRY_GROUP_PAGED)
             placed->extents[DIM_TOKEN] =
                 block_tokens(placing, i) / side->ratio / spec->tokens_per_state;
-        placed->pages = (uint64_t)placing->side->groups[side->group].blocks * side->ratio +
-                        side->extra_pages;
+        placed->pages =
+            (uint64_t)placing->side->groups[side->group].blocks * side->ratio + side->extra_pages;
         placed->extents[DIM_PAGE] = placed->pages;
     }
 }
 
-/* Lays out the streams of a bundle from the innermost dimension outward, without the page unless it is
- * inside. Returns its bytes. */
+/* Lays out the streams of a bundle from the innermost dimension outward, without the page unless it
+ * is inside. Returns its bytes. */
 static uint64_t place_bundle(placement *placing, const int *members, int count, bool page_inside)
 {
     const side_stream *side = &placing->side->streams[members[0]];
@@ -161,7 +162,8 @@ static void place_area(placement *placing, int area)
         int count = bundle_members(placing, first, members);
         last = place_bundle(placing, members, count, true);
         for (int m = 0; m < count; m++)
-            placing->streams[members[m]].page_stride = placing->streams[members[m]].strides[DIM_PAGE];
+            placing->streams[members[m]].page_stride =
+                placing->streams[members[m]].strides[DIM_PAGE];
     } else {
         uint64_t row = place_rows(placing, area, 0, true) + spec->padding;
         uint64_t multiple = 1;
@@ -226,13 +228,14 @@ static void builder_stream(kvferry_layout_builder *builder, const placement *pla
     for (int i = 0; i < DIM_COUNT; i++) { /* axes are listed in the order of random_memory */
         int dim = side->order[i], a = dim - DIM_FIRST;
         if (dim == DIM_TOKEN && spec->kind == KVFERRY_GROUP_PAGED)
-            axes[count++] = (kvferry_axis){"token", 0, placed->extents[dim], 0, placed->strides[dim]};
+            axes[count++] =
+                (kvferry_axis){"token", 0, placed->extents[dim], 0, placed->strides[dim]};
         else if ((dim == DIM_FIRST || dim == DIM_SECOND) && a < spec->axis_count)
-            axes[count++] = (kvferry_axis){
-                side->lie == LIE_AXIS && a == 0 ? "other" : spec->axes[a].name,
-                side->cuts[a][placing->rank].start, placed->extents[dim],
-                spec->axes[a].global + (side->lie == LIE_GLOBAL && a == 0 ? 1u : 0u),
-                placed->strides[dim]};
+            axes[count++] =
+                (kvferry_axis){side->lie == LIE_AXIS && a == 0 ? "other" : spec->axes[a].name,
+                               side->cuts[a][placing->rank].start, placed->extents[dim],
+                               spec->axes[a].global + (side->lie == LIE_GLOBAL && a == 0 ? 1u : 0u),
+                               placed->strides[dim]};
     }
     char own[24], other[24];
     snprintf(own, sizeof own, "layers.%u", spec->layer);
@@ -248,7 +251,8 @@ static void builder_stream(kvferry_layout_builder *builder, const placement *pla
         .offset = placed->offset,
         .pages = placed->pages,
         .page_stride = placed->page_stride,
-        .page_tokens = spec->kind == KVFERRY_GROUP_PAGED ? block_tokens(placing, index) / side->ratio : 0,
+        .page_tokens =
+            spec->kind == KVFERRY_GROUP_PAGED ? block_tokens(placing, index) / side->ratio : 0,
         .tokens_per_state = spec->tokens_per_state,
         .cell_bytes = spec->cell_bytes - (side->lie == LIE_CELL ? 1u : 0u),
         .policy = (kvferry_policy)side->policy,
@@ -260,7 +264,8 @@ static void builder_stream(kvferry_layout_builder *builder, const placement *pla
     kvferry_layout_builder_stream(builder, &stream);
 }
 
-static kvferry_layout *round_trip(const random_spec *spec, kvferry_layout *layout, kvferry_report *report)
+static kvferry_layout *round_trip(const random_spec *spec, kvferry_layout *layout,
+                                  kvferry_report *report)
 {
     kvferry_layout *again = NULL;
     void *data = NULL;
@@ -276,8 +281,8 @@ static kvferry_layout *round_trip(const random_spec *spec, kvferry_layout *layou
     return again;
 }
 
-static kvferry_layout *build_worker(const random_spec *spec, int which, uint32_t rank, uint32_t stage,
-                                    kvferry_report *report)
+static kvferry_layout *build_worker(const random_spec *spec, int which, uint32_t rank,
+                                    uint32_t stage, kvferry_report *report)
 {
     const side_spec *side = &spec->sides[which];
     placement placing = {.spec = spec, .side = side, .rank = rank, .stage = stage};
@@ -285,9 +290,8 @@ static kvferry_layout *build_worker(const random_spec *spec, int which, uint32_t
     for (int i = 0; i < MAX_STREAMS; i++)
         place_area(&placing, i);
     kvferry_worker worker = {rank, side->tp, stage, side->pp, 0, 1};
-    bool other = which == SOURCE &&
-                 (spec->fault.kind == FAULT_IDENTITY ||
-                  (spec->fault.kind == FAULT_STREAM && spec->fault.second));
+    bool other = which == SOURCE && (spec->fault.kind == FAULT_IDENTITY ||
+                                     (spec->fault.kind == FAULT_STREAM && spec->fault.second));
     kvferry_identity identity = {other ? "random-2" : "random", "", which == SOURCE ? "" : "draft"};
     kvferry_layout_builder *builder = NULL;
     kvferry_layout *layout = NULL;
@@ -372,7 +376,8 @@ static bool has_group(const kvferry_layout *layout, const char *name)
     return false;
 }
 
-void build_request(const random_spec *spec, int index, const kvferry_layout *target, built_request *built)
+void build_request(const random_spec *spec, int index, const kvferry_layout *target,
+                   built_request *built)
 {
     const request_spec *request = &spec->requests[index];
     memset(&built->request, 0, sizeof built->request);
@@ -388,9 +393,8 @@ void build_request(const random_spec *spec, int index, const kvferry_layout *tar
                 continue;
             uint32_t *blocks = built->blocks[s][counts[s]];
             for (int i = 0; i < table->count; i++)
-                blocks[i] = table->ids[i] == NULL_ID
-                                ? (uint32_t)spec->sides[s].groups[g].null_block
-                                : (uint32_t)table->ids[i];
+                blocks[i] = table->ids[i] == NULL_ID ? (uint32_t)spec->sides[s].groups[g].null_block
+                                                     : (uint32_t)table->ids[i];
             built->tables[s][counts[s]++] =
                 (kvferry_block_table){name, table->first_token, blocks, table->count};
         }

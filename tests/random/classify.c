@@ -30,7 +30,8 @@ static uint64_t pages_of(const byte_judge *classifier, uint32_t stream)
 {
     const kvferry_group *group = group_of(classifier, stream);
     return group->kind == KVFERRY_GROUP_PAGED
-               ? group->block_tokens / kvferry_layout_stream(classifier->layout, stream)->page_tokens
+               ? group->block_tokens /
+                     kvferry_layout_stream(classifier->layout, stream)->page_tokens
                : 1;
 }
 
@@ -127,8 +128,8 @@ byte_judge *classifier_make(const kvferry_layout *const *sources, size_t source_
 
 void classifier_free(byte_judge *classifier)
 {
-    for (uint32_t i = 0;
-         classifier->owners && i < kvferry_layout_segment_count(classifier->layout); i++)
+    for (uint32_t i = 0; classifier->owners && i < kvferry_layout_segment_count(classifier->layout);
+         i++)
         free(classifier->owners[i]);
     free(classifier->owners);
     free(classifier->moved);
@@ -202,8 +203,8 @@ static bool wanted_within(const named_block *named, uint32_t segment, uint64_t f
 static bool name_block(const byte_judge *classifier, const kvferry_request *request,
                        const kvferry_block_table *table, size_t index, named_block *named);
 
-/* Whether a group's block is its view of a block that the request names in a group that shares bytes with
- * it. */
+/* Whether a group's block is its view of a block that the request names in a group that shares
+ * bytes with it. */
 static bool is_view_of_named(const named_block *named, uint32_t group, uint64_t block)
 {
     const kvferry_request *request = named->request;
@@ -219,14 +220,16 @@ static bool is_view_of_named(const named_block *named, uint32_t group, uint64_t 
     return false;
 }
 
-/* What one owner has against a change of byte x, which is in a row [low, low + bytes) of the block. */
+/* What one owner has against a change of byte x, which is in a row [low, low + bytes) of the block.
+ */
 static bool forbids(const named_block *named, const owner *cell, uint32_t segment, uint64_t low,
                     uint64_t bytes)
 {
     const byte_judge *classifier = named->classifier;
     const kvferry_stream *stream = kvferry_layout_stream(classifier->layout, cell->stream);
     if (!is_own(named, cell))
-        return stream->group == named->group || !is_view_of_named(named, stream->group, cell->block);
+        return stream->group == named->group ||
+               !is_view_of_named(named, stream->group, cell->block);
     if (!classifier->moved[cell->stream])
         return true;
     if (!named->paged || named->token + cell->token + stream->tokens_per_state > named->first)
@@ -245,7 +248,8 @@ static bool is_free(const named_block *named, const owner *list, uint32_t segmen
         if (stream->group != named->group || stream->segment != segment || !classifier->moved[s])
             continue;
         for (uint64_t p = 0; p < ratio; p++) {
-            uint64_t low = classifier->row_low[s] + (named->block * ratio + p) * stream->page_stride;
+            uint64_t low =
+                classifier->row_low[s] + (named->block * ratio + p) * stream->page_stride;
             bool free = x >= low && x < low + stream->page_stride;
             for (int i = 0; free && i < MAX_OWNERS && list[i].stream != UINT32_MAX; i++)
                 free = !forbids(named, &list[i], segment, low, stream->page_stride);
@@ -275,7 +279,8 @@ static void classify_block(const named_block *named, unsigned char *const *class
         }
 }
 
-/* The block of a table of the target, as a named one; false: it is null, or nothing in it is wanted. */
+/* The block of a table of the target, as a named one; false: it is null, or nothing in it is
+ * wanted. */
 static bool name_block(const byte_judge *classifier, const kvferry_request *request,
                        const kvferry_block_table *table, size_t index, named_block *named)
 {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What may become of each byte of a target, from the contract's sentences, a byte at a time. Only for small
- * set-ups; shares no code with the oracle that it judges. */
+/* What may become of each byte of a target, from the contract's sentences, a byte at a time. Only
+ * for small set-ups; shares no code with the oracle that it judges. */
 #ifndef KVFERRY_RANDOM_CLASSIFY_H
 #define KVFERRY_RANDOM_CLASSIFY_H
 

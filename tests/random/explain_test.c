@@ -7,7 +7,8 @@
 
 #include "random.h"
 
-/* Two workers of one model: attention of two heads and a convolution of four channels of two bytes. */
+/* Two workers of one model: attention of two heads and a convolution of four channels of two bytes.
+ */
 typedef struct test_pair {
     random_memory source, target;
     uint32_t source_attention[2], target_attention[2], states[1];
@@ -22,20 +23,36 @@ static kvferry_layout *make_layout(const char *engine)
     kvferry_identity identity = {"m", "", ""};
     kvferry_layout_builder *builder = NULL;
     kvferry_layout *layout = NULL;
-    assert_int_equal(kvferry_layout_builder_create(engine, &worker, &identity, &builder), KVFERRY_OK);
+    assert_int_equal(kvferry_layout_builder_create(engine, &worker, &identity, &builder),
+                     KVFERRY_OK);
     uint32_t segment = kvferry_layout_builder_segment(builder, "kv", 4096);
     kvferry_group attention = {"attn", KVFERRY_GROUP_PAGED, 4, 0, 0};
     kvferry_group state = {"gdn", KVFERRY_GROUP_STATE, 0, 0, 0};
     uint32_t attention_group = kvferry_layout_builder_group(builder, &attention);
     uint32_t state_group = kvferry_layout_builder_group(builder, &state);
     kvferry_axis heads[] = {{"kv_head", 0, 2, 2, 16}, {"token", 0, 4, 0, 32}};
-    kvferry_stream k = {.layer = "layers.3", .name = "k", .dtype = "bfloat16", .group = attention_group,
-                        .segment = segment, .pages = 6, .page_stride = 144, .cell_bytes = 16,
-                        .axes = heads, .axis_count = 2};
+    kvferry_stream k = {.layer = "layers.3",
+                        .name = "k",
+                        .dtype = "bfloat16",
+                        .group = attention_group,
+                        .segment = segment,
+                        .pages = 6,
+                        .page_stride = 144,
+                        .cell_bytes = 16,
+                        .axes = heads,
+                        .axis_count = 2};
     kvferry_axis channels[] = {{"channel", 0, 8, 8, 6}, {"row", 0, 3, 3, 2}};
-    kvferry_stream conv = {.layer = "layers.0", .name = "conv.q", .dtype = "bfloat16",
-                           .group = state_group, .segment = segment, .offset = 1024, .pages = 4,
-                           .page_stride = 64, .cell_bytes = 2, .axes = channels, .axis_count = 2};
+    kvferry_stream conv = {.layer = "layers.0",
+                           .name = "conv.q",
+                           .dtype = "bfloat16",
+                           .group = state_group,
+                           .segment = segment,
+                           .offset = 1024,
+                           .pages = 4,
+                           .page_stride = 64,
+                           .cell_bytes = 2,
+                           .axes = channels,
+                           .axis_count = 2};
     kvferry_layout_builder_stream(builder, &k);
     kvferry_layout_builder_stream(builder, &conv);
     assert_int_equal(kvferry_layout_builder_finish(builder, &layout, NULL), KVFERRY_OK);
@@ -54,7 +71,8 @@ static test_pair *pair_make(void)
     made->states[0] = 2;
     made->source_tables[0] = (kvferry_block_table){"attn", 0, made->source_attention, 2};
     made->target_tables[0] = (kvferry_block_table){"attn", 0, made->target_attention, 2};
-    made->source_tables[1] = made->target_tables[1] = (kvferry_block_table){"gdn", 0, made->states, 1};
+    made->source_tables[1] = made->target_tables[1] =
+        (kvferry_block_table){"gdn", 0, made->states, 1};
     made->request = (kvferry_request){"r1", 7, 7, made->source_tables, 2, made->target_tables, 2};
     made->transfer = (oracle_transfer){&made->request, 35};
     assert_true(oracle_fill(&made->source.worker, &made->transfer));
@@ -83,7 +101,8 @@ static void move_all(test_pair *pair)
     move(pair, 1024 + 128, 1024 + 128, 48);
 }
 
-static void expect(test_pair *pair, size_t findings, uint64_t wrong, uint64_t stray, const char *const *texts)
+static void expect(test_pair *pair, size_t findings, uint64_t wrong, uint64_t stray,
+                   const char *const *texts)
 {
     oracle_result *result = malloc(sizeof *result);
     oracle_worker source = pair->source.worker;
@@ -103,7 +122,11 @@ static void expect(test_pair *pair, size_t findings, uint64_t wrong, uint64_t st
     free(result);
 }
 
-#define TEXTS(...) (const char *const[]){__VA_ARGS__, NULL}
+#define TEXTS(...)                                                                                 \
+    (const char *const[])                                                                          \
+    {                                                                                              \
+        __VA_ARGS__, NULL                                                                          \
+    }
 
 static void right_is_silent(void **state)
 {
@@ -121,8 +144,8 @@ static void another_head(void **state)
     move_all(pair);
     move(pair, 144 + 32 + 16, 4 * 144 + 32, 16); /* token 1: head 1 where head 0 belongs */
     expect(pair, 1, 16, 0,
-           TEXTS("decode tp0/1 pp0/1", "request r1", "layer layers.3 k", "block 4", "kv_head 0, token 1",
-                 "instead it holds layers.3 k kv_head 1, token 1"));
+           TEXTS("decode tp0/1 pp0/1", "request r1", "layer layers.3 k", "block 4",
+                 "kv_head 0, token 1", "instead it holds layers.3 k kv_head 1, token 1"));
     pair_free(pair);
 }
 
@@ -164,7 +187,8 @@ static void padding_of_the_source(void **state)
     test_pair *pair = pair_make();
     move_all(pair);
     move(pair, 144 + 128, 4 * 144 + 16, 16);
-    expect(pair, 1, 16, 0, TEXTS("what prefill tp0 pp0 has at segment kv + 272, which holds no value"));
+    expect(pair, 1, 16, 0,
+           TEXTS("what prefill tp0 pp0 has at segment kv + 272, which holds no value"));
     pair_free(pair);
 }
 
@@ -225,16 +249,11 @@ static void tokens_past_the_end(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(right_is_silent),
-        cmocka_unit_test(another_head),
-        cmocka_unit_test(half_a_cell_further),
-        cmocka_unit_test(another_channel_of_two_bytes),
-        cmocka_unit_test(never_written),
-        cmocka_unit_test(padding_of_the_source),
-        cmocka_unit_test(another_request),
-        cmocka_unit_test(a_block_of_someone_else),
-        cmocka_unit_test(the_null_block),
-        cmocka_unit_test(padding_of_no_named_row),
+        cmocka_unit_test(right_is_silent),     cmocka_unit_test(another_head),
+        cmocka_unit_test(half_a_cell_further), cmocka_unit_test(another_channel_of_two_bytes),
+        cmocka_unit_test(never_written),       cmocka_unit_test(padding_of_the_source),
+        cmocka_unit_test(another_request),     cmocka_unit_test(a_block_of_someone_else),
+        cmocka_unit_test(the_null_block),      cmocka_unit_test(padding_of_no_named_row),
         cmocka_unit_test(tokens_past_the_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

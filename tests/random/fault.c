@@ -28,14 +28,20 @@ static const struct {
     [FAULT_STATE_BLOCKS] = {"not one live state block", "state_blocks"},
 };
 
-const char *spec_fault_name(fault_kind kind) { return faults[kind].name; }
+const char *spec_fault_name(fault_kind kind)
+{
+    return faults[kind].name;
+}
 
 const char *spec_fault_code(const random_spec *spec)
 {
-    static const char *const lies[] = {
-        [LIE_NONE] = "",        [LIE_DTYPE] = "dtype_differs",  [LIE_FORMAT] = "format_differs",
-        [LIE_CELL] = "cell_bytes_differ", [LIE_AXIS] = "axes_differ",
-        [LIE_GLOBAL] = "global_extent_differs", [LIE_KIND] = "kind_differs"};
+    static const char *const lies[] = {[LIE_NONE] = "",
+                                       [LIE_DTYPE] = "dtype_differs",
+                                       [LIE_FORMAT] = "format_differs",
+                                       [LIE_CELL] = "cell_bytes_differ",
+                                       [LIE_AXIS] = "axes_differ",
+                                       [LIE_GLOBAL] = "global_extent_differs",
+                                       [LIE_KIND] = "kind_differs"};
     if (spec->fault.kind == FAULT_STREAM)
         return lies[spec->sides[SOURCE].streams[spec->fault.stream].lie];
     return faults[spec->fault.kind].code;
@@ -103,8 +109,7 @@ static bool wanted_index(const random_spec *spec, const request_spec *request, r
                          int stream, int side, uint16_t *index)
 {
     int group = spec->sides[side].streams[stream].group;
-    uint64_t wanted =
-        spec_wanted_tokens(spec, request, spec->sides[TARGET].streams[stream].group);
+    uint64_t wanted = spec_wanted_tokens(spec, request, spec->sides[TARGET].streams[stream].group);
     const table_spec *table = &request->tables[side][group];
     uint32_t token = dice_below(dice, MAX_TOKENS);
     for (uint32_t n = 0; n < MAX_TOKENS; n++, token = (token + 1) % MAX_TOKENS)
@@ -187,8 +192,9 @@ static bool break_states(random_spec *spec, request_spec *request, random_dice *
         bool taken = false;
         for (int g = 0; g < spec->group_count[side]; g++)
             for (int i = 0; i <= request->tables[side][g].count; i++)
-                taken = taken || id == spec_side->groups[g].null_block ||
-                        (i < request->tables[side][g].count && request->tables[side][g].ids[i] == id);
+                taken =
+                    taken || id == spec_side->groups[g].null_block ||
+                    (i < request->tables[side][g].count && request->tables[side][g].ids[i] == id);
         if (taken)
             continue;
         table->ids[table->count++] = id;
@@ -242,9 +248,9 @@ bool spec_break(random_spec *spec, random_dice *dice)
     random_spec broken = *spec;
     broken.fault = (fault_spec){.kind = (fault_kind)dice_range(dice, 1, FAULT_KINDS - 1)};
     broken.fault.second = dice_one_in(dice, 3) && broken.fault.kind == FAULT_STREAM;
-    bool fits = broken.stream_count > 0 && (broken.fault.kind <= FAULT_HOLE
-                                                ? break_documents(&broken, dice)
-                                                : break_request(&broken, dice));
+    bool fits =
+        broken.stream_count > 0 && (broken.fault.kind <= FAULT_HOLE ? break_documents(&broken, dice)
+                                                                    : break_request(&broken, dice));
     if (fits)
         *spec = broken;
     return fits;

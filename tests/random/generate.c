@@ -21,7 +21,10 @@ uint32_t dice_range(random_dice *dice, uint32_t low, uint32_t high)
     return low + dice_below(dice, high - low + 1);
 }
 
-bool dice_one_in(random_dice *dice, uint32_t count) { return dice_below(dice, count) == 0; }
+bool dice_one_in(random_dice *dice, uint32_t count)
+{
+    return dice_below(dice, count) == 0;
+}
 
 /* --- streams: the kinds of caches that models have ------------------------------------------ */
 
@@ -84,7 +87,10 @@ static void add_packed_attention(stream_maker *maker)
         stream->format = "nvfp4";
 }
 
-static uint8_t power(random_dice *dice, uint32_t most) { return (uint8_t)(1u << dice_below(dice, most + 1)); }
+static uint8_t power(random_dice *dice, uint32_t most)
+{
+    return (uint8_t)(1u << dice_below(dice, most + 1));
+}
 
 /* One axis, the token's; sometimes the scales apart. */
 static void add_latent(stream_maker *maker)
@@ -158,10 +164,9 @@ static void add_tile(stream_maker *maker)
 
 static void generate_streams(random_spec *spec, random_dice *dice)
 {
-    static void (*const families[])(stream_maker *) = {add_attention,  add_attention, add_packed_attention,
-                                                add_latent,     add_latent,    add_compressor,
-                                                add_recurrent,  add_recurrent, add_tail,
-                                                add_tile};
+    static void (*const families[])(stream_maker *) = {
+        add_attention,  add_attention, add_packed_attention, add_latent, add_latent,
+        add_compressor, add_recurrent, add_recurrent,        add_tail,   add_tile};
     uint32_t layers = dice_range(dice, 1, 4);
     stream_maker maker = {.spec = spec, .dice = dice};
     uint32_t family = 0;
@@ -228,8 +233,7 @@ void spec_generate(random_spec *spec, uint64_t seed)
     random_dice dice = {seed * 0x2545f4914f6cdd1du + 1};
     spec->seed = seed;
     spec->window[1] = (uint16_t)dice_range(&dice, 1, 20);
-    spec->source_window =
-        dice_one_in(&dice, 5) ? (uint16_t)dice_below(&dice, 20) : spec->window[1];
+    spec->source_window = dice_one_in(&dice, 5) ? (uint16_t)dice_below(&dice, 20) : spec->window[1];
     generate_streams(spec, &dice);
     spec_generate_side(spec, &dice, SOURCE);
     spec_generate_side(spec, &dice, TARGET);

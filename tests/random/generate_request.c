@@ -31,7 +31,8 @@ uint64_t spec_wanted_tokens(const random_spec *spec, const request_spec *request
 
 typedef struct id_giver {
     uint8_t *used;
-    uint32_t span, at, style; /* style 0: one after another; 1: anywhere; 2: now and then elsewhere */
+    uint32_t span, at,
+        style; /* style 0: one after another; 1: anywhere; 2: now and then elsewhere */
     random_dice *dice;
 } id_giver;
 
@@ -81,7 +82,8 @@ static bool one_block(table_spec *table, random_dice *dice, id_giver *giver, boo
     return table->ids[before] != NULL_ID;
 }
 
-static bool target_table(random_spec *spec, request_spec *request, random_dice *dice, int group, used_ids used)
+static bool target_table(random_spec *spec, request_spec *request, random_dice *dice, int group,
+                         used_ids used)
 {
     const side_group *side = &spec->sides[TARGET].groups[group];
     table_spec *table = &request->tables[TARGET][group];
@@ -92,9 +94,8 @@ static bool target_table(random_spec *spec, request_spec *request, random_dice *
     uint32_t block = side->block_tokens, tokens = request->target_tokens;
     if (dice_one_in(dice, 3))
         table->first_token = (uint16_t)(block * dice_below(dice, tokens / block + 2));
-    uint32_t count = tokens > table->first_token
-                         ? (tokens - table->first_token + block - 1) / block
-                         : 0;
+    uint32_t count =
+        tokens > table->first_token ? (tokens - table->first_token + block - 1) / block : 0;
     count += dice_one_in(dice, 4) ? dice_range(dice, 1, 2) : 0;
     if (dice_one_in(dice, 20)) /* tokens without a block want nothing */
         count = dice_below(dice, count + 1);
@@ -102,8 +103,8 @@ static bool target_table(random_spec *spec, request_spec *request, random_dice *
     for (uint32_t i = 0; i < count && i < MAX_BLOCKS; i++) {
         uint32_t end = table->first_token + (i + 1) * block;
         bool dropped = window && end + window <= tokens;
-        bool null = side->null_block >= 0 &&
-                    (dropped ? !dice_one_in(dice, 4) : dice_one_in(dice, 16));
+        bool null =
+            side->null_block >= 0 && (dropped ? !dice_one_in(dice, 4) : dice_one_in(dice, 16));
         table->ids[table->count] = null ? (int16_t)NULL_ID : give_id(&giver);
         if (!null && table->ids[table->count] == NULL_ID)
             return false;
@@ -113,7 +114,8 @@ static bool target_table(random_spec *spec, request_spec *request, random_dice *
 }
 
 /* What the target wants from a source group: its tokens, and whether it must be listed at all. */
-static bool source_needs(const random_spec *spec, const request_spec *request, int group, uint64_t *tokens)
+static bool source_needs(const random_spec *spec, const request_spec *request, int group,
+                         uint64_t *tokens)
 {
     bool listed = false;
     *tokens = 0;
@@ -129,7 +131,8 @@ static bool source_needs(const random_spec *spec, const request_spec *request, i
     return listed;
 }
 
-static bool source_table(random_spec *spec, request_spec *request, random_dice *dice, int group, used_ids used)
+static bool source_table(random_spec *spec, request_spec *request, random_dice *dice, int group,
+                         used_ids used)
 {
     const side_group *side = &spec->sides[SOURCE].groups[group];
     table_spec *table = &request->tables[SOURCE][group];
@@ -189,7 +192,8 @@ static void count_blocks(random_spec *spec, random_dice *dice, used_ids used)
                 if (used[s][group->pool][i] && i >= blocks)
                     blocks = i + 1;
             if (blocks > group->blocks)
-                group->blocks = (uint8_t)(blocks + (dice_one_in(dice, 2) ? dice_below(dice, 3) : 0));
+                group->blocks =
+                    (uint8_t)(blocks + (dice_one_in(dice, 2) ? dice_below(dice, 3) : 0));
         }
 }
 

@@ -6,8 +6,8 @@
 
 /* --- boxes ---------------------------------------------------------------------------------- */
 
-/* Rank r of `parts` holds floor(r * global / parts) and on: heads divide unevenly, and where there are more
- * ranks than heads several hold the same one. */
+/* Rank r of `parts` holds floor(r * global / parts) and on: heads divide unevenly, and where there
+ * are more ranks than heads several hold the same one. */
 static cut_spec even_cut(uint32_t global, uint32_t rank, uint32_t parts)
 {
     uint32_t start = rank * global / parts, end = (rank + 1) * global / parts;
@@ -32,11 +32,13 @@ static void overlapping_cuts(random_dice *dice, cut_spec *cuts, uint32_t global,
         cut_spec cut = even_cut(global, r, tp);
         uint32_t before = dice_below(dice, cut.start + 1u);
         uint32_t after = dice_below(dice, global - cut.start - cut.extent + 1u);
-        cuts[r] = (cut_spec){(uint16_t)(cut.start - before), (uint16_t)(cut.extent + before + after)};
+        cuts[r] =
+            (cut_spec){(uint16_t)(cut.start - before), (uint16_t)(cut.extent + before + after)};
     }
 }
 
-static void generate_cuts(const stream_spec *stream, side_stream *side, random_dice *dice, uint32_t tp)
+static void generate_cuts(const stream_spec *stream, side_stream *side, random_dice *dice,
+                          uint32_t tp)
 {
     for (int a = 0; a < stream->axis_count; a++)
         for (uint32_t r = 0; r < tp; r++)
@@ -174,7 +176,8 @@ static void generate_groups(random_spec *spec, random_dice *dice, int which)
     side_spec *side = &spec->sides[which];
     for (int kind = 0; kind < 3; kind++)
         for (uint8_t window = 0; window < 2; window++) {
-            uint8_t first = spec->group_count[which], count = dice_one_in(dice, 3) ? 2 : 1, uses = 0;
+            uint8_t first = spec->group_count[which], count = dice_one_in(dice, 3) ? 2 : 1,
+                    uses = 0;
             for (int i = 0; i < spec->stream_count; i++) {
                 side_stream *stream = &side->streams[i];
                 if ((int)spec->streams[i].kind != kind || spec->streams[i].window_class != window)

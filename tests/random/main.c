@@ -9,12 +9,13 @@
 
 static int usage(FILE *out, int status)
 {
-    fprintf(out, "usage: random_plans [--seed N] [--runs N] [--naive] [--keep-going] [--no-shrink]\n"
-                 "  --seed N      the first seed (default 1)\n"
-                 "  --runs N      how many seeds, one after another (default 1000)\n"
-                 "  --naive       move with the reference planner instead of the library's\n"
-                 "  --keep-going  do not stop at the first finding\n"
-                 "  --no-shrink   print the set-up as it is, not made small\n");
+    fprintf(out,
+            "usage: random_plans [--seed N] [--runs N] [--naive] [--keep-going] [--no-shrink]\n"
+            "  --seed N      the first seed (default 1)\n"
+            "  --runs N      how many seeds, one after another (default 1000)\n"
+            "  --naive       move with the reference planner instead of the library's\n"
+            "  --keep-going  do not stop at the first finding\n"
+            "  --no-shrink   print the set-up as it is, not made small\n");
     return status;
 }
 
@@ -27,11 +28,11 @@ static bool read_number(const char *text, uint64_t *number)
 
 static void print_totals(const random_totals *totals, uint64_t findings, double seconds)
 {
-    printf("%" PRIu64 " set-ups (%" PRIu64 " of them to be refused), %" PRIu64 " target workers, %" PRIu64
-           " requests, %" PRIu64 " copies\n",
+    printf("%" PRIu64 " set-ups (%" PRIu64 " of them to be refused), %" PRIu64
+           " target workers, %" PRIu64 " requests, %" PRIu64 " copies\n",
            totals->runs, totals->refusals, totals->workers, totals->requests, totals->copies);
-    printf("%" PRIu64 " bytes wanted, %" PRIu64 " moved, %" PRIu64 " more allowed to change, %" PRIu64
-           " checked\n",
+    printf("%" PRIu64 " bytes wanted, %" PRIu64 " moved, %" PRIu64
+           " more allowed to change, %" PRIu64 " checked\n",
            totals->wanted_bytes, totals->moved_bytes, totals->allowed_bytes, totals->checked_bytes);
     printf("%" PRIu64 " copies could have been one with the copy before\n", totals->continued);
     for (int i = 1; i < FAULT_KINDS && totals->refusals; i++)
@@ -79,10 +80,12 @@ int main(int argc, char **argv)
             printf("made small:\n");
         }
         spec_print(&spec, &finding, stdout);
-        printf("again: random_plans --seed %" PRIu64 " --runs 1%s\n", seed + n, naive ? " --naive" : "");
+        printf("again: random_plans --seed %" PRIu64 " --runs 1%s\n", seed + n,
+               naive ? " --naive" : "");
     }
     clock_gettime(CLOCK_MONOTONIC, &to);
-    print_totals(&totals, findings, (double)(to.tv_sec - from.tv_sec) + (double)(to.tv_nsec - from.tv_nsec) * 1e-9);
+    print_totals(&totals, findings,
+                 (double)(to.tv_sec - from.tv_sec) + (double)(to.tv_nsec - from.tv_nsec) * 1e-9);
     if (totals.continued > totals.copies / 200 + 5) {
         printf("too many copies are not merged\n");
         findings++;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The reference planner: cell by cell, straight from the definitions of the layout document and of a
- * request, slow and plain. It shares no code with the planner or the oracle.
+ * The reference planner: cell by cell, straight from the definitions of the layout document and of
+ * a request, slow and plain. It shares no code with the planner or the oracle.
  */
 #include "naive.h"
 
@@ -158,12 +158,11 @@ static void plan_cell(naive_state *state, const kvferry_stream *stream,
     for (size_t s = 0; s < state->source_count; s++) {
         uint64_t offset;
         if (!matches[s] || !naive_holds(matches[s], stream, coordinates) ||
-            !source_address(state->sources[s], matches[s], stream, coordinates, token, state->request,
-                            &offset))
+            !source_address(state->sources[s], matches[s], stream, coordinates, token,
+                            state->request, &offset))
             continue;
-        naive_copy copy = {{offset, target_offset, stream->cell_bytes, matches[s]->segment,
-                            stream->segment},
-                           s};
+        naive_copy copy = {
+            {offset, target_offset, stream->cell_bytes, matches[s]->segment, stream->segment}, s};
         add_copy(state, &copy);
         return;
     }
@@ -209,14 +208,13 @@ bool naive_plan(const kvferry_layout *const *sources, size_t source_count,
                 const kvferry_layout *target, const kvferry_request *request, naive_copy **copies,
                 size_t *count)
 {
-    naive_state state = {.sources = sources, .source_count = source_count, .target = target,
-                         .request = request};
+    naive_state state = {
+        .sources = sources, .source_count = source_count, .target = target, .request = request};
     const kvferry_stream *matches[MAX_WORKERS];
     for (uint32_t i = 0; i < kvferry_layout_stream_count(target); i++) {
         const kvferry_stream *stream = kvferry_layout_stream(target, i);
         const kvferry_group *group = kvferry_layout_group(target, stream->group);
-        const kvferry_block_table *table =
-            table_of(request->target, request->target_count, group);
+        const kvferry_block_table *table = table_of(request->target, request->target_count, group);
         if (!table || !naive_match(sources, source_count, stream, matches))
             continue;
         for (size_t b = 0; b < table->block_count; b++)
@@ -236,7 +234,8 @@ void naive_null_bytes(const kvferry_layout *layout, uint32_t index, unsigned cha
 {
     const kvferry_stream *stream = kvferry_layout_stream(layout, index);
     const kvferry_group *group = kvferry_layout_group(layout, stream->group);
-    uint64_t pages = group->kind == KVFERRY_GROUP_PAGED ? group->block_tokens / stream->page_tokens : 1;
+    uint64_t pages =
+        group->kind == KVFERRY_GROUP_PAGED ? group->block_tokens / stream->page_tokens : 1;
     for (uint64_t p = 0; p < pages; p++) {
         uint64_t page = (uint64_t)group->null_block * pages + p, at[8] = {0};
         if (group->null_block < 0 || page >= stream->pages)

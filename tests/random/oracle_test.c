@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The proof can fail: right copies that are made wrong are found out, and so is every single byte that
- * may not change. */
+/* The proof can fail: right copies that are made wrong are found out, and so is every single byte
+ * that may not change. */
 #include "test.h"
 
 #include <stdio.h>
@@ -36,7 +36,8 @@ static void scene_end(test_scene *scene)
     memset(scene, 0, sizeof *scene);
 }
 
-/* The first target worker and request of a seed; false: this seed has nothing to move, or too much. */
+/* The first target worker and request of a seed; false: this seed has nothing to move, or too much.
+ */
 static bool scene_begin(test_scene *scene, uint64_t seed, uint64_t most_bytes)
 {
     memset(scene, 0, sizeof *scene);
@@ -84,8 +85,8 @@ static void apply_all(test_scene *scene)
 static oracle_result *check(test_scene *scene)
 {
     static oracle_result result;
-    assert_true(oracle_check(&scene->target.worker, scene->source_workers, scene->sides[SOURCE].count,
-                             &scene->transfer, 1, &result));
+    assert_true(oracle_check(&scene->target.worker, scene->source_workers,
+                             scene->sides[SOURCE].count, &scene->transfer, 1, &result));
     return &result;
 }
 
@@ -145,9 +146,9 @@ static bool mutate(test_scene *scene, int mutation, random_dice *dice)
     size_t n = dice_below(dice, (uint32_t)scene->count);
     naive_copy *copy = &scene->copies[n];
     uint64_t source_bytes =
-        kvferry_layout_segment(scene->source_layouts[copy->source], copy->copy.source_segment)->bytes;
-    uint64_t target_bytes =
-        kvferry_layout_segment(scene->layout, copy->copy.target_segment)->bytes;
+        kvferry_layout_segment(scene->source_layouts[copy->source], copy->copy.source_segment)
+            ->bytes;
+    uint64_t target_bytes = kvferry_layout_segment(scene->layout, copy->copy.target_segment)->bytes;
     switch (mutation) {
     case DROP: *copy = scene->copies[--scene->count]; return true;
     case FROM_NEXT: return ++copy->copy.source_offset + copy->copy.bytes <= source_bytes;
@@ -181,7 +182,8 @@ static void wrong_copies_are_found(void **state)
             apply_all(&scene);
             const oracle_result *result = check(&scene);
             tried[mutation]++;
-            found[mutation] += result->finding_count > 0 && result->wrong_bytes + result->stray_bytes > 0;
+            found[mutation] +=
+                result->finding_count > 0 && result->wrong_bytes + result->stray_bytes > 0;
         }
         scene_end(&scene);
     }
@@ -193,7 +195,8 @@ static void wrong_copies_are_found(void **state)
 
 /* --- every byte ----------------------------------------------------------------------------- */
 
-/* Turns over each byte in turn: the oracle must see it exactly if the contract does not allow it. */
+/* Turns over each byte in turn: the oracle must see it exactly if the contract does not allow it.
+ */
 static void every_byte_is_judged_rightly(void **state)
 {
     (void)state;

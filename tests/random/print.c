@@ -17,7 +17,8 @@ static void print_tables(const random_spec *spec, const request_spec *request, i
                 table->first_token);
         for (int i = 0; i < table->count; i++)
             fprintf(out, "%s%d", i ? ", " : "",
-                    table->ids[i] == NULL_ID ? spec->sides[side].groups[g].null_block : table->ids[i]);
+                    table->ids[i] == NULL_ID ? spec->sides[side].groups[g].null_block
+                                             : table->ids[i]);
         fprintf(out, "]}");
         separator = ", ";
     }
@@ -52,7 +53,9 @@ void spec_print(const random_spec *spec, const random_finding *finding, FILE *ou
         const request_spec *request = &spec->requests[r];
         if (request->dropped)
             continue;
-        fprintf(out, "request: {\"transfer_id\": \"r%d\", \"tokens\": %u, \"source_tokens\": %u, \"source\": {",
+        fprintf(out,
+                "request: {\"transfer_id\": \"r%d\", \"tokens\": %u, \"source_tokens\": %u, "
+                "\"source\": {",
                 r, request->target_tokens, request->source_tokens);
         print_tables(spec, request, SOURCE, out);
         fprintf(out, "}, \"target\": {");

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Random set-ups: a seed makes a spec (plain numbers, without pointers into itself), a spec makes the documents
- * and requests. Everything random is decided in the spec, so that it can be made smaller step by step
- * and built again. docs/proof.md is the page about this.
+ * Random set-ups: a seed makes a spec (plain numbers, without pointers into itself), a spec makes
+ * the documents and requests. Everything random is decided in the spec, so that it can be made
+ * smaller step by step and built again. docs/proof.md is the page about this.
  */
 #ifndef KVFERRY_RANDOM_H
 #define KVFERRY_RANDOM_H
@@ -78,7 +78,7 @@ typedef struct side_stream {
     bool names_other; /* lists the other side's name as an alias */
     uint8_t stages;   /* one bit a stage */
     uint8_t group;
-    uint8_t ratio;    /* pages a block */
+    uint8_t ratio; /* pages a block */
     uint8_t extra_pages;
     uint8_t bundle; /* streams of equal number are laid out together: one order, one area */
     uint8_t area;
@@ -91,9 +91,7 @@ typedef struct side_stream {
     uint8_t lie;
 } side_stream;
 
-enum {
-    LIE_NONE, LIE_DTYPE, LIE_FORMAT, LIE_CELL, LIE_STATE, LIE_AXIS, LIE_GLOBAL, LIE_KIND
-};
+enum { LIE_NONE, LIE_DTYPE, LIE_FORMAT, LIE_CELL, LIE_STATE, LIE_AXIS, LIE_GLOBAL, LIE_KIND };
 
 typedef struct side_group {
     uint16_t block_tokens; /* 0 unless paged */
@@ -137,10 +135,25 @@ typedef struct request_spec {
 typedef enum fault_kind {
     FAULT_NONE,
     /* of the documents */
-    FAULT_NO_SOURCES, FAULT_WORKER_TWICE, FAULT_IDENTITY, FAULT_STREAM, FAULT_MISSING, FAULT_HOLE,
+    FAULT_NO_SOURCES,
+    FAULT_WORKER_TWICE,
+    FAULT_IDENTITY,
+    FAULT_STREAM,
+    FAULT_MISSING,
+    FAULT_HOLE,
     /* of a request */
-    FAULT_SOURCE_NULL, FAULT_SOURCE_SHORT, FAULT_SOURCE_TOKENS, FAULT_BLOCK_RANGE, FAULT_BLOCK_TWICE,
-    FAULT_BLOCK_SHARED, FAULT_GROUP_MISSING, FAULT_GROUP_UNKNOWN, FAULT_GROUP_TWICE, FAULT_MISALIGNED, FAULT_STATE_POSITION, FAULT_STATE_BLOCKS,
+    FAULT_SOURCE_NULL,
+    FAULT_SOURCE_SHORT,
+    FAULT_SOURCE_TOKENS,
+    FAULT_BLOCK_RANGE,
+    FAULT_BLOCK_TWICE,
+    FAULT_BLOCK_SHARED,
+    FAULT_GROUP_MISSING,
+    FAULT_GROUP_UNKNOWN,
+    FAULT_GROUP_TWICE,
+    FAULT_MISALIGNED,
+    FAULT_STATE_POSITION,
+    FAULT_STATE_BLOCKS,
     FAULT_KINDS
 } fault_kind;
 
@@ -154,20 +167,21 @@ typedef struct fault_spec {
 typedef struct random_spec {
     uint64_t seed;
     uint8_t stream_count, group_count[2], request_count;
-    uint16_t window[2]; /* by class; [0] is 0 */
+    uint16_t window[2];     /* by class; [0] is 0 */
     uint16_t source_window; /* of class 1 on the source, which does not matter */
     stream_spec streams[MAX_STREAMS];
     side_spec sides[2];
     request_spec requests[MAX_REQUESTS];
     fault_spec fault;
-    uint64_t order; /* of the sources */
+    uint64_t order;     /* of the sources */
     uint8_t round_trip; /* 1: documents go through JSON, 2: through msgpack */
 } random_spec;
 
 /* generate.c, generate_side.c, generate_request.c */
 void spec_generate(random_spec *spec, uint64_t seed);
 void spec_generate_side(random_spec *spec, random_dice *dice, int side);
-void spec_generate_request(random_spec *spec, random_dice *dice, int index, uint8_t used[2][MAX_GROUPS][MAX_IDS]);
+void spec_generate_request(random_spec *spec, random_dice *dice, int index,
+                           uint8_t used[2][MAX_GROUPS][MAX_IDS]);
 
 /* Whether a stream can be moved: both sides have it and no policy is against it. */
 bool spec_is_moved(const random_spec *spec, int stream);
@@ -202,7 +216,8 @@ void spec_group_name(int side, int group, char name[12]);
 bool build_side(const random_spec *spec, int side, built_side *built, kvferry_report *report);
 void built_side_free(built_side *built);
 /* As `target` may ask it: without target groups that this worker does not have. NULL: all. */
-void build_request(const random_spec *spec, int index, const kvferry_layout *target, built_request *built);
+void build_request(const random_spec *spec, int index, const kvferry_layout *target,
+                   built_request *built);
 
 /* --- moving --------------------------------------------------------------------------------- */
 
@@ -245,12 +260,11 @@ typedef struct random_totals {
 } random_totals;
 
 /* run.c: builds and checks one spec. `naive`: without the planner, to prove the proof. */
-void run_spec(const random_spec *spec, bool naive, random_finding *finding,
-              random_totals *totals);
+void run_spec(const random_spec *spec, bool naive, random_finding *finding, random_totals *totals);
 
 /* run_refusal.c */
 void run_refusal(const random_spec *spec, const built_side sides[2], random_finding *finding,
-              random_totals *totals);
+                 random_totals *totals);
 
 /* shrink.c: makes a failing spec smaller as long as the same finding stays. */
 void spec_shrink(random_spec *spec, bool naive, random_finding *finding);

@@ -19,7 +19,10 @@ typedef struct run_state {
     kvferry_report *report;
 } run_state;
 
-static bool failed(const run_state *run) { return run->finding->what[0] != 0; }
+static bool failed(const run_state *run)
+{
+    return run->finding->what[0] != 0;
+}
 
 static const char *first_reason(kvferry_report *report)
 {
@@ -36,8 +39,9 @@ static uint64_t holder_order(const kvferry_layout *layout)
 }
 
 /* Whether `source` is one of those that the rule of section 5 lets send a cell. */
-static bool may_send(const run_state *run, const kvferry_layout *target, const kvferry_stream *stream,
-                     const kvferry_stream *const *matches, const uint64_t *cell, size_t source)
+static bool may_send(const run_state *run, const kvferry_layout *target,
+                     const kvferry_stream *stream, const kvferry_stream *const *matches,
+                     const uint64_t *cell, size_t source)
 {
     size_t holders = 0, before = 0;
     if (!matches[source] || !naive_holds(matches[source], stream, cell))
@@ -85,18 +89,18 @@ static bool check_piece(run_state *run, const kvferry_layout *target, size_t sou
            may_send(run, target, stream, matches, high, source);
 }
 
-/* Pieces lie inside the target's boxes, fill them, and come from the right holders. That none of them
- * overlap is seen when they are moved. */
+/* Pieces lie inside the target's boxes, fill them, and come from the right holders. That none of
+ * them overlap is seen when they are moved. */
 static void check_pieces(run_state *run, const kvferry_layout *target, const kvferry_plan *plan)
 {
     uint64_t volumes[MAX_STREAMS] = {0};
     for (size_t s = 0; s < run->sides[SOURCE].count; s++)
         for (size_t i = 0; i < kvferry_plan_piece_count(plan, s); i++)
             if (!check_piece(run, target, s, kvferry_plan_piece(plan, s, i), volumes)) {
-                const kvferry_stream *stream = kvferry_layout_stream(
-                    target, kvferry_plan_piece(plan, s, i)->target_stream);
-                finding_set(run->finding, "piece", "source %zu, piece %zu, %s %s", s, i, stream->layer,
-                            stream->name);
+                const kvferry_stream *stream =
+                    kvferry_layout_stream(target, kvferry_plan_piece(plan, s, i)->target_stream);
+                finding_set(run->finding, "piece", "source %zu, piece %zu, %s %s", s, i,
+                            stream->layer, stream->name);
                 return;
             }
     for (uint32_t i = 0; i < kvferry_layout_stream_count(target); i++) {
@@ -172,8 +176,8 @@ static void expand_and_move(run_state *run, const kvferry_plan *plan, size_t sou
 }
 
 /* The second opinion: what the reference planner would copy lies where it would put it. */
-static void compare_with_naive(run_state *run, const kvferry_request *request, random_memory *target,
-                               bool move)
+static void compare_with_naive(run_state *run, const kvferry_request *request,
+                               random_memory *target, bool move)
 {
     naive_copy *copies = NULL;
     size_t count = 0;
@@ -192,8 +196,8 @@ static void compare_with_naive(run_state *run, const kvferry_request *request, r
                           target->segments[copy->target_segment] + copy->target_offset,
                           (size_t)copy->bytes) != 0) {
             finding_set(run->finding, "differs_from_naive",
-                        "request %s: source %zu segment %" PRIu32 " + %" PRIu64 " is not at segment %" PRIu32
-                        " + %" PRIu64,
+                        "request %s: source %zu segment %" PRIu32 " + %" PRIu64
+                        " is not at segment %" PRIu32 " + %" PRIu64,
                         request->transfer_id, copies[i].source, copy->source_segment,
                         copy->source_offset, copy->target_segment, copy->target_offset);
         }
@@ -208,15 +212,16 @@ static void check_target(run_state *run, random_memory *target)
     oracle_result *result = malloc(sizeof *result);
     for (int i = 0; i < run->spec->request_count; i++)
         if (!run->spec->requests[i].dropped)
-            transfers[count++] = (oracle_transfer){&run->whole[i].request, run->spec->seed + (uint64_t)i};
+            transfers[count++] =
+                (oracle_transfer){&run->whole[i].request, run->spec->seed + (uint64_t)i};
     if (!result || !oracle_check(&target->worker, run->source_workers, run->sides[SOURCE].count,
                                  transfers, count, result))
         abort();
     if (result->finding_count > 0) {
         char text[FINDING_TEXT];
         oracle_finding_text(&target->worker, &result->findings[0], text, sizeof text);
-        finding_set(run->finding, result->findings[0].kind == ORACLE_WRONG ? "wrong" : "stray", "%s",
-                    text);
+        finding_set(run->finding, result->findings[0].kind == ORACLE_WRONG ? "wrong" : "stray",
+                    "%s", text);
     }
     run->totals->wanted_bytes += result->wanted_bytes;
     run->totals->allowed_bytes += result->allowed_bytes;

@@ -47,8 +47,8 @@ static bool other_kind(const refusal *run, const kvferry_layout *target,
     return false;
 }
 
-/* The code of the refusal that planning for this target must end in, "" if none; for a stream's fault also
- * the stream. */
+/* The code of the refusal that planning for this target must end in, "" if none; for a stream's
+ * fault also the stream. */
 static const char *expected_code(const refusal *run, const kvferry_layout *target,
                                  const kvferry_stream **where)
 {
@@ -85,16 +85,16 @@ static const char *expected_code(const refusal *run, const kvferry_layout *targe
 
 /* --- what happened -------------------------------------------------------------------------- */
 
-/* Every reason is whole; one of them has the code (and place), and where a second thing is wrong one has that
- * one's. Other codes: `others` allows them. */
+/* Every reason is whole; one of them has the code (and place), and where a second thing is wrong
+ * one has that one's. Other codes: `others` allows them. */
 static void check_report(refusal *run, const char *code, const kvferry_stream *where, bool others,
                          bool concerned, const char *who)
 {
     const fault_spec *fault = &run->spec->fault;
-    const char *second = !fault->second                  ? ""
-                         : fault->kind == FAULT_STREAM   ? "identity_differs"
-                         : fault->kind > FAULT_HOLE      ? "group_unknown"
-                                                         : "";
+    const char *second = !fault->second                ? ""
+                         : fault->kind == FAULT_STREAM ? "identity_differs"
+                         : fault->kind > FAULT_HOLE    ? "group_unknown"
+                                                       : "";
     bool seen = !concerned, second_seen = !second[0];
     for (size_t i = 0; i < kvferry_report_count(run->report); i++) {
         const kvferry_reason *reason = kvferry_report_get(run->report, i);
@@ -105,16 +105,17 @@ static void check_report(refusal *run, const char *code, const kvferry_stream *w
         bool also = second[0] && strcmp(reason->code, second) == 0;
         second_seen = second_seen || also;
         if (!right && !also && !others)
-            finding_set(run->finding, "reason_unexpected", "%s: expected only %s, found %s: %s", who,
-                        code, reason->code, reason->message);
+            finding_set(run->finding, "reason_unexpected", "%s: expected only %s, found %s: %s",
+                        who, code, reason->code, reason->message);
         seen = seen || (right && (!where || (strcmp(reason->layer, where->layer) == 0 &&
                                              strcmp(reason->stream, where->name) == 0)));
     }
     if (!second_seen)
         finding_set(run->finding, "reason_missing", "%s: expected %s as well", who, second);
     if (!seen)
-        finding_set(run->finding, "reason_missing", "%s: expected %s %s %s; the report has %zu reasons",
-                    who, code, where ? where->layer : "", where ? where->name : "",
+        finding_set(run->finding, "reason_missing",
+                    "%s: expected %s %s %s; the report has %zu reasons", who, code,
+                    where ? where->layer : "", where ? where->name : "",
                     kvferry_report_count(run->report));
 }
 
@@ -136,10 +137,10 @@ static bool concerns_piece(const refusal *run, const kvferry_layout *source,
 {
     const fault_spec *fault = &run->spec->fault;
     const request_spec *spec = &run->spec->requests[0];
-    const kvferry_group *to = kvferry_layout_group(
-        target, kvferry_layout_stream(target, piece->target_stream)->group);
-    const kvferry_group *from = kvferry_layout_group(
-        source, kvferry_layout_stream(source, piece->source_stream)->group);
+    const kvferry_group *to =
+        kvferry_layout_group(target, kvferry_layout_stream(target, piece->target_stream)->group);
+    const kvferry_group *from =
+        kvferry_layout_group(source, kvferry_layout_stream(source, piece->source_stream)->group);
     char name[12];
     bool listed = false;
     int index = 0;
@@ -244,14 +245,15 @@ static void check_target(refusal *run, const kvferry_layout *target)
         check_report(run, code, where, kind == FAULT_HOLE || kind == FAULT_NO_SOURCES, true, who);
     } else if (status != KVFERRY_OK) {
         const kvferry_reason *reason = kvferry_report_get(run->report, 0);
-        finding_set(run->finding, "plan_refused", "%s, a target that it does not concern: %s: %s", who,
-                    kvferry_status_name(status), reason ? reason->message : "no reason");
+        finding_set(run->finding, "plan_refused", "%s, a target that it does not concern: %s: %s",
+                    who, kvferry_status_name(status), reason ? reason->message : "no reason");
     } else {
         built_request built;
         build_request(run->spec, 0, target, &built);
         add_tables(run->spec, &built);
         for (size_t s = 0;
-             s < run->source_count && run->spec->fault.kind > FAULT_HOLE && !run->finding->what[0]; s++)
+             s < run->source_count && run->spec->fault.kind > FAULT_HOLE && !run->finding->what[0];
+             s++)
             check_expand(run, plan, s, target, &built.request);
     }
     kvferry_plan_free(plan);

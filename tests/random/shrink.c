@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Makes a failing spec smaller: tries one simplification after another, and keeps each after which the
- * same finding is still there. */
+/* Makes a failing spec smaller: tries one simplification after another, and keeps each after which
+ * the same finding is still there. */
 #include <string.h>
 
 #include "random.h"
@@ -43,7 +43,8 @@ static bool fewer_tokens(random_spec *spec, int side, int index)
 
 static bool shorter_table(random_spec *spec, int side, int index)
 {
-    table_spec *table = &spec->requests[index % MAX_REQUESTS].tables[side][index / MAX_REQUESTS % MAX_GROUPS];
+    table_spec *table =
+        &spec->requests[index % MAX_REQUESTS].tables[side][index / MAX_REQUESTS % MAX_GROUPS];
     if (index >= MAX_REQUESTS * MAX_GROUPS || table->count < 2)
         return false;
     table->count--;
@@ -138,7 +139,8 @@ static bool plain_order(random_spec *spec, int side, int index)
     if (index >= spec->stream_count)
         return false;
     side_stream *stream = &spec->sides[side].streams[index], before = *stream;
-    static const uint8_t order[DIM_COUNT] = {DIM_PAGE, DIM_MEMBER, DIM_TOKEN, DIM_FIRST, DIM_SECOND};
+    static const uint8_t order[DIM_COUNT] = {DIM_PAGE, DIM_MEMBER, DIM_TOKEN, DIM_FIRST,
+                                             DIM_SECOND};
     memcpy(stream->order, order, sizeof order);
     return memcmp(stream, &before, sizeof before) != 0;
 }
@@ -188,8 +190,8 @@ static bool plain_rest(random_spec *spec, int side, int index)
 void spec_shrink(random_spec *spec, bool naive, random_finding *finding)
 {
     static shrink_step *const steps[] = {
-        drop_request, one_stage,    one_rank,    drop_stream, unlist_group, fewer_ranks,
-        whole_boxes,  shorter_axis, plain_order, plain_ratio, plain_stream, plain_area,
+        drop_request, one_stage,    one_rank,    drop_stream,  unlist_group, fewer_ranks,
+        whole_boxes,  shorter_axis, plain_order, plain_ratio,  plain_stream, plain_area,
         plain_name,   plain_rest,   small_cell,  fewer_tokens, shorter_table};
     random_totals ignored = {0};
     for (bool progress = true; progress;) {
