@@ -23,13 +23,14 @@ typedef struct field {
  * vLLM's environment variable in an option's spelling. */
 static const field fields[] = {
     {"platform", NULL, FIELD_TEXT, FIELD(platform), "NAME",
-     "sm90 (default), sm100, sm120 or cpu; with -fi: FlashInfer is installed"},
+     "sm90 (default), sm100, sm120, cpu or cpu-amx; the first three also\n"
+     "with -fi behind them, for FlashInfer"},
     {"attention-backend", "backend", FIELD_TEXT, FIELD(backend), "NAME",
-     "attention backend; default: the platform's choice"},
+     "attention backend; default: the first that serves the rest"},
     {"kv-cache-dtype", "kv-dtype", FIELD_TEXT, FIELD(kv_dtype), "TYPE",
-     "auto (default), bfloat16, fp8, fp8_ds_mla"},
+     "auto (default), the model's own, fp8 or fp8_ds_mla"},
     {"mamba-ssm-cache-dtype", "state-dtype", FIELD_TEXT, FIELD(state_dtype), "TYPE",
-     "recurrent state; default: the model's"},
+     "recurrent state: float32, bfloat16 or float16; default: the model's"},
     {"indexer-dtype", NULL, FIELD_TEXT, FIELD(indexer_dtype), "TYPE",
      "sparse indexer: fp8 (default) or mxfp4"},
     {"conv-layout", "ssm-conv-state-layout", FIELD_TEXT, FIELD(conv_layout), "ORDER",
