@@ -41,7 +41,10 @@ function(kvferry_library name)
   set(map ${PROJECT_SOURCE_DIR}/src/lib${name}.map)
   set_target_properties(${name}_shared PROPERTIES VERSION ${PROJECT_VERSION}
     SOVERSION ${PROJECT_VERSION_MAJOR} LINK_DEPENDS ${map})
-  target_link_options(${name}_shared PRIVATE LINKER:--version-script=${map} LINKER:--no-undefined)
+  target_link_options(${name}_shared PRIVATE LINKER:--version-script=${map})
+  if(NOT KVFERRY_SANITIZE) # clang leaves a sanitizer's own symbols to the program
+    target_link_options(${name}_shared PRIVATE LINKER:--no-undefined)
+  endif()
 endfunction()
 
 # kvferry_test(source [NAME name] [LABELS label...] [TIMEOUT seconds] [ARGS argument...]):
