@@ -157,7 +157,8 @@ static void place_area(placement *placing, int area)
             first = i;
     if (first < 0)
         return;
-    uint64_t *end = &placing->segment_bytes[spec->segment], start = *end + spec->gap, last = 0;
+    uint64_t *end = &placing->segment_bytes[spec->segment], last = 0;
+    uint64_t start = (*end ? *end : placing->spec->far) + spec->gap;
     if (placing->side->streams[first].page_inside) {
         int count = bundle_members(placing, first, members);
         last = place_bundle(placing, members, count, true);
@@ -289,7 +290,7 @@ static kvferry_layout *build_worker(const random_spec *spec, int which, uint32_t
     find_streams(&placing);
     for (int i = 0; i < MAX_STREAMS; i++)
         place_area(&placing, i);
-    kvferry_worker worker = {rank, side->tp, stage, side->pp, 0, 1};
+    kvferry_worker worker = {rank, side->tp, stage, side->pp, side->dp - 1u, side->dp};
     bool other = which == SOURCE && (spec->fault.kind == FAULT_IDENTITY ||
                                      (spec->fault.kind == FAULT_STREAM && spec->fault.second));
     kvferry_identity identity = {other ? "random-2" : "random", "", which == SOURCE ? "" : "draft"};

@@ -172,8 +172,7 @@ static bool moves_any(const byte_judge *classifier, uint32_t group)
     return false;
 }
 
-/* Whether two groups have a byte of one block id in common. */
-static bool share(const byte_judge *classifier, uint32_t a, uint32_t b)
+bool classifier_share(const byte_judge *classifier, uint32_t a, uint32_t b)
 {
     for (uint32_t s = 0; s < kvferry_layout_segment_count(classifier->layout); s++)
         for (uint64_t x = 0; x < kvferry_layout_segment(classifier->layout, s)->bytes; x++) {
@@ -214,7 +213,7 @@ static bool is_view_of_named(const named_block *named, uint32_t group, uint64_t 
             if (name_block(named->classifier, request, &request->target[t], b, &other) &&
                 other.block == block && other.group != group &&
                 moves_any(named->classifier, other.group) &&
-                share(named->classifier, group, other.group))
+                classifier_share(named->classifier, group, other.group))
                 return true;
         }
     return false;

@@ -19,6 +19,9 @@ byte_judge *classifier_make(const kvferry_layout *const *sources, size_t source_
                             const kvferry_layout *target);
 void classifier_free(byte_judge *classifier);
 
+/* Whether two groups have a byte of one block id in common. */
+bool classifier_share(const byte_judge *classifier, uint32_t a, uint32_t b);
+
 /* Raises classes[segment][byte] by what the request allows and wants; start from zeros. */
 void classifier_request(const byte_judge *classifier, const kvferry_request *request,
                         unsigned char *const *classes);

@@ -300,6 +300,7 @@ void spec_generate_side(random_spec *spec, random_dice *dice, int which)
     side_spec *side = &spec->sides[which];
     side->tp = sizes[dice_below(dice, sizeof sizes)];
     side->pp = stages[dice_below(dice, sizeof stages)];
+    side->dp = (uint8_t)dice_range(dice, 1, 2);
     side->shuffled_documents = dice_one_in(dice, 3);
     generate_bundles(spec, dice, side);
     generate_stages(spec, dice, side);

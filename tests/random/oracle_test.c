@@ -240,6 +240,33 @@ static void every_byte_is_judged_rightly(void **state)
     assert_true(bytes[BYTE_KEEPS] > 5000 && bytes[BYTE_FREE] > 1000 && bytes[BYTE_WANTED] > 5000);
 }
 
+/* The library's word on which groups share bytes, against the bytes themselves. */
+static void groups_share_as_their_bytes_do(void **state)
+{
+    (void)state;
+    size_t sharing = 0, apart = 0;
+    for (uint64_t seed = 1; seed <= 1500; seed++) {
+        test_scene scene;
+        if (!scene_begin(&scene, seed, 3000))
+            continue;
+        byte_judge *judge =
+            classifier_make(scene.source_layouts, scene.sides[SOURCE].count, scene.layout);
+        assert_non_null(judge);
+        uint32_t groups = kvferry_layout_group_count(scene.layout);
+        for (uint32_t a = 0; a < groups; a++)
+            for (uint32_t b = 0; b < a; b++) {
+                bool share = classifier_share(judge, a, b);
+                assert_int_equal(kvferry_layout_groups_share(scene.layout, a, b), share);
+                assert_int_equal(kvferry_layout_groups_share(scene.layout, b, a), share);
+                sharing += share;
+                apart += !share;
+            }
+        classifier_free(judge);
+        scene_end(&scene);
+    }
+    assert_true(sharing > 20 && apart > 20);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -248,6 +275,7 @@ int main(void)
         cmocka_unit_test(right_copies_pass),
         cmocka_unit_test(wrong_copies_are_found),
         cmocka_unit_test(every_byte_is_judged_rightly),
+        cmocka_unit_test(groups_share_as_their_bytes_do),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -109,8 +109,8 @@ typedef struct side_area {
 } side_area;
 
 typedef struct side_spec {
-    uint8_t tp, pp, segments;
-    bool shuffled_documents; /* groups and streams are listed in another order */
+    uint8_t tp, pp, dp, segments; /* the workers are of the last of dp ranks */
+    bool shuffled_documents;      /* groups and streams are listed in another order */
     side_stream streams[MAX_STREAMS];
     side_group groups[MAX_GROUPS];
     side_area areas[MAX_STREAMS];
@@ -174,6 +174,7 @@ typedef struct random_spec {
     request_spec requests[MAX_REQUESTS];
     fault_spec fault;
     uint64_t order;     /* of the sources */
+    uint64_t far;       /* every segment has so many bytes before its first stream */
     uint8_t round_trip; /* 1: documents go through JSON, 2: through msgpack */
 } random_spec;
 
@@ -261,6 +262,10 @@ typedef struct random_totals {
 
 /* run.c: builds and checks one spec. `naive`: without the planner, to prove the proof. */
 void run_spec(const random_spec *spec, bool naive, random_finding *finding, random_totals *totals);
+
+/* run_far.c: the same set-up in segments of terabytes, planned from documents that are gone when it
+ * is expanded: the same copies, only further on. */
+void run_far(const random_spec *spec, const built_side sides[2], random_finding *finding);
 
 /* run_refusal.c */
 void run_refusal(const random_spec *spec, const built_side sides[2], random_finding *finding,

@@ -309,6 +309,8 @@ void run_spec(const random_spec *spec, bool naive, random_finding *finding, rand
         make_sources(run);
         for (size_t t = 0; t < run->sides[TARGET].count && !failed(run); t++)
             run_target(run, t);
+        if (!failed(run) && !naive && spec->seed % 8 == 0)
+            run_far(spec, run->sides, finding);
     }
     for (size_t s = 0; s < run->sides[SOURCE].count; s++)
         memory_free(&run->sources[s]);

@@ -181,7 +181,9 @@ static bool plain_rest(random_spec *spec, int side, int index)
 {
     if (index)
         return false;
-    bool done = spec->sides[side].shuffled_documents || spec->round_trip;
+    bool done =
+        spec->sides[side].shuffled_documents || spec->round_trip || spec->sides[side].dp > 1;
+    spec->sides[side].dp = 1;
     spec->sides[side].shuffled_documents = false;
     spec->round_trip = 0;
     return done;
