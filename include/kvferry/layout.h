@@ -174,7 +174,8 @@ KVFERRY_API const kvferry_digest *kvferry_layout_digest(const kvferry_layout *la
  * Compares two documents as far as both speak: the identity, and every stream that both have.
  * A stream that only one has is no difference (another stage may hold it), nor is anything that a
  * transfer may change (sizes of TP, PP, blocks, pages; strides, offsets, counts, grouping); a
- * difference in an optional stream only leaves the stream out.
+ * difference in an optional stream only leaves the stream out. `a` is taken for the source and `b`
+ * for the target, where it matters: b's policies count, and the reasons expect what b has.
  * KVFERRY_OK, or KVFERRY_REFUSED with every difference in the report. Any thread.
  */
 KVFERRY_API kvferry_status kvferry_layout_compare(const kvferry_layout *a, const kvferry_layout *b,

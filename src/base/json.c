@@ -180,7 +180,8 @@ base_json base_json_array(base_json node, size_t maximum)
 
 static const char *describe_range(int64_t minimum, int64_t maximum)
 {
-    return base_format(maximum == INT64_MAX ? "an integer from %lld" : "an integer from %lld to %lld",
+    return base_format(maximum == INT64_MAX ? "an integer from %lld"
+                                            : "an integer from %lld to %lld",
                        (long long)minimum, (long long)maximum);
 }
 
@@ -265,7 +266,8 @@ bool base_json_string(base_json node, size_t maximum, const char **value)
     }
     if ((node.document->flags & BASE_JSON_CHECK_TEXT) &&
         !base_text_is_utf8(json_string_value(node.value), json_string_length(node.value))) {
-        base_json_finding(node, "text_encoding", "UTF-8 text", "other bytes", "a string is not UTF-8 text");
+        base_json_finding(node, "text_encoding", "UTF-8 text", "other bytes",
+                          "a string is not UTF-8 text");
         return false;
     }
     *value = json_string_value(node.value);
@@ -278,7 +280,8 @@ static const char *list_names(const char *const *names, size_t count)
     char list[200] = "";
     size_t used = 0;
     for (size_t i = 0; i < count && used < sizeof(list); i++)
-        used += (size_t)snprintf(list + used, sizeof(list) - used, "%s\"%s\"", i ? ", " : "", names[i]);
+        used +=
+            (size_t)snprintf(list + used, sizeof(list) - used, "%s\"%s\"", i ? ", " : "", names[i]);
     return base_format("%s%s", count > 1 ? "one of " : "", list);
 }
 

@@ -66,8 +66,8 @@ typedef struct base_json {
  * KVFERRY_MALFORMED, with a finding: syntax errors (line and column), invalid UTF-8 and NUL, keys
  * that come twice, integers outside 64 bits, more than the limits above. KVFERRY_NO_MEMORY.
  */
-kvferry_status base_json_parse(const char *text, size_t size, unsigned flags, kvferry_report *report,
-                               base_json_document *document);
+kvferry_status base_json_parse(const char *text, size_t size, unsigned flags,
+                               kvferry_report *report, base_json_document *document);
 
 void base_json_end(base_json_document *document);
 

@@ -32,7 +32,8 @@ static void locate(const text_scan *scan, size_t position, size_t *line, size_t 
 }
 
 static bool refuse_at(base_json_document *document, const text_scan *scan, size_t position,
-                      const char *code, const char *expected, const char *found, const char *message)
+                      const char *code, const char *expected, const char *found,
+                      const char *message)
 {
     size_t line, column;
     locate(scan, position, &line, &column);
@@ -205,7 +206,8 @@ static const char *error_code(const json_error_t *error)
 }
 
 /* At jansson's line and column, less the padding. */
-static void add_error(base_json_document *document, const text_scan *scan, const json_error_t *error)
+static void add_error(base_json_document *document, const text_scan *scan,
+                      const json_error_t *error)
 {
     size_t line = error->line > 0 ? (size_t)error->line : 1;
     size_t column = error->column > 0 ? (size_t)error->column : 1;
@@ -216,8 +218,8 @@ static void add_error(base_json_document *document, const text_scan *scan, const
     add_finding(document, error_code(error), line, column, "", "", error->text);
 }
 
-kvferry_status base_json_parse(const char *text, size_t size, unsigned flags, kvferry_report *report,
-                               base_json_document *document)
+kvferry_status base_json_parse(const char *text, size_t size, unsigned flags,
+                               kvferry_report *report, base_json_document *document)
 {
     *document = (base_json_document){.report = report, .flags = flags};
     text_scan scan = {.text = text, .size = size};

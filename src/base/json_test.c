@@ -111,7 +111,8 @@ static void test_defaults(void **state)
         assert_string_equal(string, "none");
         assert_true(base_json_choice_or(a, names, 2, 1, &choice) && choice == 1);
         base_json object = base_json_object_or(base_json_get(&root, "o"));
-        assert_true(base_json_uint_or(base_json_get(&object, "x"), 0, 9, 3, &number) && number == 3);
+        assert_true(base_json_uint_or(base_json_get(&object, "x"), 0, 9, 3, &number) &&
+                    number == 3);
         base_json list = base_json_array_or(base_json_get(&root, "o"), 3);
         assert_int_equal(base_json_count(&list), 0);
         assert_int_equal(opened.document.findings, 0);
@@ -150,7 +151,8 @@ static void test_finds_everything_at_once(void **state)
     assert_int_equal(number, 77);
     assert_int_equal(base_json_verdict(&opened.document), KVFERRY_MALFORMED);
     assert_int_equal(kvferry_report_count(opened.report), 7);
-    assert_reason(&opened, 0, "value_type", "streams[0].axes[0].extent", "an integer from 1", "3.0");
+    assert_reason(&opened, 0, "value_type", "streams[0].axes[0].extent", "an integer from 1",
+                  "3.0");
     assert_reason(&opened, 1, "value_range", "streams[0].axes[1].extent", "an integer from 1 to 16",
                   "-1");
     assert_reason(&opened, 2, "value_missing", "streams[0].axes[1].name", "a string", "nothing");
@@ -164,7 +166,8 @@ static void test_finds_everything_at_once(void **state)
 static void test_bounds_of_values(void **state)
 {
     (void)state;
-    fixture opened = open_good("{\"s\": \"abcd\", \"l\": [1, 2, 3], \"big\": 1e30, \"t\": true}", 0);
+    fixture opened =
+        open_good("{\"s\": \"abcd\", \"l\": [1, 2, 3], \"big\": 1e30, \"t\": true}", 0);
     base_json root = base_json_root(&opened.document);
     const char *string;
     uint64_t number;

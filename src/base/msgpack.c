@@ -57,13 +57,14 @@ static const char *read_text(msgpack_reader *reader, uint64_t length)
 {
     const char *text = (const char *)reader->data + reader->offset;
     if (reader->size - reader->offset < length) {
-        refuse(reader, reader->size, "syntax", base_format("%llu more bytes", (unsigned long long)length),
-               "the end", "the document ends inside a string");
+        refuse(reader, reader->size, "syntax",
+               base_format("%llu more bytes", (unsigned long long)length), "the end",
+               "the document ends inside a string");
         return NULL;
     }
     if (!base_text_is_utf8(text, (size_t)length)) {
-        refuse(reader, reader->offset, "text_encoding", "UTF-8 text without zero bytes", "other bytes",
-               "a string is not UTF-8 text");
+        refuse(reader, reader->offset, "text_encoding", "UTF-8 text without zero bytes",
+               "other bytes", "a string is not UTF-8 text");
         return NULL;
     }
     reader->offset += (size_t)length;
@@ -116,8 +117,8 @@ static bool read_member(msgpack_reader *reader, json_t *object, size_t depth)
     if (!key)
         return false;
     if (json_object_getn(object, key, (size_t)length)) {
-        refuse(reader, at, "key_duplicate", "", base_format("\"%.*s\"", (int)base_min(length, 200), key),
-               "a key comes twice");
+        refuse(reader, at, "key_duplicate", "",
+               base_format("\"%.*s\"", (int)base_min(length, 200), key), "a key comes twice");
         return false;
     }
     json_t *value = read_value(reader, depth);
@@ -141,8 +142,9 @@ static json_t *read_map(msgpack_reader *reader, uint64_t count, size_t depth)
 static json_t *read_nest(msgpack_reader *reader, size_t at, bool map, uint64_t count, size_t depth)
 {
     if (depth >= BASE_JSON_MAX_DEPTH)
-        return refuse(reader, at, "nesting_depth", base_format("at most %d levels", BASE_JSON_MAX_DEPTH),
-                      "more", "maps and arrays lie too deep inside one another");
+        return refuse(reader, at, "nesting_depth",
+                      base_format("at most %d levels", BASE_JSON_MAX_DEPTH), "more",
+                      "maps and arrays lie too deep inside one another");
     if (count > (reader->size - reader->offset) / (map ? 2 : 1))
         return refuse(reader, at, "syntax", base_format("%llu values", (unsigned long long)count),
                       "the end", "the document ends inside a map or an array");
@@ -173,14 +175,15 @@ static json_t *read_real(msgpack_reader *reader, size_t at, bool single, uint64_
         memcpy(&real, &bits, sizeof(real));
     }
     if (!isfinite(real))
-        return refuse(reader, at, "value_range", "a finite number", isnan(real) ? "not a number" : "infinity",
-                      "a number is out of range");
+        return refuse(reader, at, "value_range", "a finite number",
+                      isnan(real) ? "not a number" : "infinity", "a number is out of range");
     return keep(reader, json_real(real));
 }
 
 static json_t *read_unsigned(msgpack_reader *reader, uint64_t number)
 {
-    return keep(reader, number > INT64_MAX ? json_real((double)number) : json_integer((json_int_t)number));
+    return keep(reader,
+                number > INT64_MAX ? json_real((double)number) : json_integer((json_int_t)number));
 }
 
 /* A number of `bytes` bytes with a sign. */
@@ -201,8 +204,8 @@ static json_t *read_long_value(msgpack_reader *reader, size_t at, unsigned head,
         [0xdf - 0xc0] = 4};
     size_t bytes = lengths[head - 0xc0];
     if (!bytes)
-        return refuse(reader, at, "value_type", "a value that JSON has", base_format("byte 0x%02x", head),
-                      "binary and extension types are not used");
+        return refuse(reader, at, "value_type", "a value that JSON has",
+                      base_format("byte 0x%02x", head), "binary and extension types are not used");
     uint64_t number;
     if (!read_number(reader, bytes, &number))
         return NULL;
@@ -252,8 +255,8 @@ kvferry_status base_msgpack_parse(const void *data, size_t size, unsigned flags,
     if (root && !json_is_object(root))
         refuse(&reader, 0, "syntax", "a map", "another value", "the document is not a map");
     else if (root && reader.offset != size)
-        refuse(&reader, reader.offset, "syntax", "the end", base_format("%zu more bytes", size - reader.offset),
-               "bytes follow the document");
+        refuse(&reader, reader.offset, "syntax", "the end",
+               base_format("%zu more bytes", size - reader.offset), "bytes follow the document");
     if (reader.status == KVFERRY_OK)
         document->root = root;
     else

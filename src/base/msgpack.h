@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* msgpack with the meaning of JSON: maps with string keys, arrays, strings, numbers, true, false, nil. */
+/* msgpack with the meaning of JSON: maps with string keys, arrays, strings, numbers, booleans, nil. */
 #ifndef KVFERRY_BASE_MSGPACK_H
 #define KVFERRY_BASE_MSGPACK_H
 

@@ -120,8 +120,8 @@ static void test_bounds(void **state)
 static void test_damaged_bytes(void **state)
 {
     (void)state;
-    json_t *root = json_pack("{s:s, s:[i, f, b, n, {s:I}], s:{s:{s:[[]]}}}", "format", "x", "list", 7,
-                             1.5, 1, "large", (json_int_t)INT64_MAX, "o", "p", "q");
+    json_t *root = json_pack("{s:s, s:[i, f, b, n, {s:I}], s:{s:{s:[[]]}}}", "format", "x", "list",
+                             7, 1.5, 1, "large", (json_int_t)INT64_MAX, "o", "p", "q");
     void *data;
     size_t size;
     assert_int_equal(base_msgpack_write(root, &data, &size), KVFERRY_OK);

@@ -64,7 +64,8 @@ static const char *name_of(const kvferry_layout_builder *builder, const char *ke
     return name ? json_string_value(name) : base_format("%s[%u]", key, index);
 }
 
-uint32_t kvferry_layout_builder_stream(kvferry_layout_builder *builder, const kvferry_stream *stream)
+uint32_t kvferry_layout_builder_stream(kvferry_layout_builder *builder,
+                                       const kvferry_stream *stream)
 {
     const char *group = name_of(builder, "groups", stream->group);
     const char *segment = name_of(builder, "segments", stream->segment);

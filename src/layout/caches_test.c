@@ -24,8 +24,8 @@ static uint32_t single(kvferry_layout_builder *builder, const char *name, kvferr
 }
 
 /* Adds a stream of layer `layer`, in segment 0, with its axes. */
-#define ADD(builder, layer_number, axis_array, ...)                                                 \
-    kvferry_layout_builder_stream(                                                                  \
+#define ADD(builder, layer_number, axis_array, ...)                                                \
+    kvferry_layout_builder_stream(                                                                 \
         builder, &(kvferry_stream){.layer = base_format("layers.%d", layer_number),                \
                                    .dtype = "bfloat16",                                            \
                                    .axes = axis_array,                                             \
@@ -90,7 +90,8 @@ static kvferry_layout_builder *attention(const char *order, uint64_t shift)
     uint64_t strides[4];
     order_strides(order, strides);
     kvferry_layout_builder *builder = begin();
-    kvferry_layout_builder_segment(builder, "kv", (uint64_t)LAYERS * BLOCKS * HEADS * TOKENS * 2 * CELL);
+    kvferry_layout_builder_segment(builder, "kv",
+                                   (uint64_t)LAYERS * BLOCKS * HEADS * TOKENS * 2 * CELL);
     paged(builder, "attn", TOKENS);
     const kvferry_axis axes[] = {{.name = "kv_head", .extent = HEADS, .stride = strides[2]},
                                  {.name = "token", .extent = TOKENS, .stride = strides[3]}};
@@ -114,7 +115,8 @@ static void test_memory_orders(void **state)
     }
 }
 
-/* What a CPU keeps: per block and head K by dimension, then V by token; or both in tiles of 16 tokens. */
+/* What a CPU keeps: per block and head K by dimension, then V by token; or both in tiles of 16
+ * tokens. */
 static kvferry_layout_builder *cpu_attention(bool tiles, uint64_t v_offset)
 {
     enum { N = 32, D = 64, HALF = N * D * 2 };
@@ -136,14 +138,14 @@ static kvferry_layout_builder *cpu_attention(bool tiles, uint64_t v_offset)
                                     {.name = "token_pair", .extent = 8, .stride = D * 4},
                                     {.name = "dim", .extent = D, .stride = 4}};
     if (tiles) {
-        ADD(builder, 0, k_tiles, .name = "k", .pages = BLOCKS, .page_stride = 4 * HALF, .cell_bytes = 4,
-            .tokens_per_state = 16);
-        ADD(builder, 0, v_tiles, .name = "v", .pages = BLOCKS, .page_stride = 4 * HALF, .cell_bytes = 4,
-            .tokens_per_state = 16, .offset = v_offset);
+        ADD(builder, 0, k_tiles, .name = "k", .pages = BLOCKS, .page_stride = 4 * HALF,
+            .cell_bytes = 4, .tokens_per_state = 16);
+        ADD(builder, 0, v_tiles, .name = "v", .pages = BLOCKS, .page_stride = 4 * HALF,
+            .cell_bytes = 4, .tokens_per_state = 16, .offset = v_offset);
     } else {
         ADD(builder, 0, k, .name = "k", .pages = BLOCKS, .page_stride = 4 * HALF, .cell_bytes = 2);
-        ADD(builder, 0, v, .name = "v", .pages = BLOCKS, .page_stride = 4 * HALF, .cell_bytes = D * 2,
-            .offset = v_offset);
+        ADD(builder, 0, v, .name = "v", .pages = BLOCKS, .page_stride = 4 * HALF,
+            .cell_bytes = D * 2, .offset = v_offset);
     }
     return builder;
 }
@@ -171,12 +173,16 @@ static kvferry_layout_builder *gdn(bool by_channel, uint64_t ssm_offset, uint64_
     paged(builder, "attn", 528);
     static const char *const names[] = {"conv.q", "conv.k", "conv.v"};
     static const uint64_t channels[] = {512, 512, 1024};
-    const kvferry_axis heads[] = {{.name = "head", .start = 8, .extent = 8, .global = 32, .stride = 65536}};
+    const kvferry_axis heads[] = {
+        {.name = "head", .start = 8, .extent = 8, .global = 32, .stride = 65536}};
     for (int layer = 0; layer < 2; layer++) {
         uint64_t first = 0;
         for (int i = 0; i < 3; i++) {
             const kvferry_axis axes[] = {
-                {.name = "channel", .start = channels[i], .extent = channels[i], .global = 4 * channels[i],
+                {.name = "channel",
+                 .start = channels[i],
+                 .extent = channels[i],
+                 .global = 4 * channels[i],
                  .stride = by_channel ? 6 : 2},
                 {.name = "row", .extent = 3, .stride = by_channel ? 2 : 4096}};
             ADD(builder, layer, axes, .name = names[i], .group = (uint32_t)layer, .cell_bytes = 2,
@@ -189,9 +195,9 @@ static kvferry_layout_builder *gdn(bool by_channel, uint64_t ssm_offset, uint64_
     const kvferry_axis axes[] = {{.name = "kv_head", .extent = 1, .global = 2, .stride = 0},
                                  {.name = "token", .extent = kernel_tokens, .stride = 1024}};
     for (int v = 0; v < 2; v++)
-        ADD(builder, 2, axes, .name = v ? "v" : "k", .group = 2, .cell_bytes = 512, .offset = v ? 512 : 0,
-            .page_tokens = kernel_tokens, .pages = POOL * (528 / kernel_tokens),
-            .page_stride = kernel_tokens * 1024);
+        ADD(builder, 2, axes, .name = v ? "v" : "k", .group = 2, .cell_bytes = 512,
+            .offset = v ? 512 : 0, .page_tokens = kernel_tokens,
+            .pages = POOL * (528 / kernel_tokens), .page_stride = kernel_tokens * 1024);
     return builder;
 }
 
@@ -208,7 +214,8 @@ static void test_states_over_attention(void **state)
         assert_false(kvferry_layout_groups_share(layout, 0, 3));
         kvferry_layout_free(layout);
         kvferry_layout_free(finish_good(gdn(by_channel, 12288, 528)));
-        kvferry_layout_free(finish_good(gdn(by_channel, 12288 + 4096, 16))); /* up to the page's end */
+        kvferry_layout_free(
+            finish_good(gdn(by_channel, 12288 + 4096, 16))); /* up to the page's end */
         finish_bad(gdn(by_channel, 12287, 16), "streams_overlap");
     }
     /* A byte too far: what begins the next page is another block's, of each group. */
@@ -218,7 +225,7 @@ static void test_states_over_attention(void **state)
     kvferry_layout *layout = NULL;
     assert_int_equal(kvferry_layout_builder_finish(builder, &layout, report), KVFERRY_REFUSED);
     assert_int_equal(count_code(report, "streams_overlap"), 2); /* each ssm on its own conv.q */
-    assert_int_equal(count_code(report, "groups_overlap"), 4);  /* on the other's conv.q, and on k */
+    assert_int_equal(count_code(report, "groups_overlap"), 4); /* on the other's conv.q, and on k */
     assert_int_equal(kvferry_report_count(report), 6);
     kvferry_report_free(report);
     kvferry_layout_builder_free(builder);
@@ -231,20 +238,21 @@ enum { V4_ROW = 1002240, V4_BLOCKS = 64 };
 
 /* n states of `data` bytes, then n of `scale` bytes, in a page of that layer. */
 static void add_pair(kvferry_layout_builder *builder, uint32_t group, int layer, const char *name,
-                     const char *scale_name, uint64_t offset, uint64_t n, uint64_t data, uint64_t scale,
-                     uint64_t tokens_per_state)
+                     const char *scale_name, uint64_t offset, uint64_t n, uint64_t data,
+                     uint64_t scale, uint64_t tokens_per_state)
 {
     const kvferry_axis data_axes[] = {{.name = "token", .extent = n, .stride = data}};
     const kvferry_axis scale_axes[] = {{.name = "token", .extent = n, .stride = scale}};
-    ADD(builder, layer, data_axes, .name = name, .group = group, .pages = V4_BLOCKS, .page_stride = V4_ROW,
-        .offset = offset, .cell_bytes = data, .tokens_per_state = tokens_per_state, .format = "fp8");
+    ADD(builder, layer, data_axes, .name = name, .group = group, .pages = V4_BLOCKS,
+        .page_stride = V4_ROW, .offset = offset, .cell_bytes = data,
+        .tokens_per_state = tokens_per_state, .format = "fp8");
     ADD(builder, layer, scale_axes, .name = scale_name, .group = group, .pages = V4_BLOCKS,
         .page_stride = V4_ROW, .offset = offset + n * data, .cell_bytes = scale,
         .tokens_per_state = tokens_per_state, .format = "fp8");
 }
 
-static void add_compressor(kvferry_layout_builder *builder, uint32_t group, int layer, uint64_t offset,
-                           uint64_t n, uint64_t cell)
+static void add_compressor(kvferry_layout_builder *builder, uint32_t group, int layer,
+                           uint64_t offset, uint64_t n, uint64_t cell)
 {
     const kvferry_axis axes[] = {{.name = "token", .extent = n, .stride = cell}};
     ADD(builder, layer, axes, .name = "compressor", .group = group, .pages = V4_BLOCKS,
@@ -260,18 +268,20 @@ static kvferry_layout_builder *v4_flash(uint64_t shift)
     uint32_t mla = paged(builder, "mla", 256);
     uint32_t c4 = paged(builder, "c4", 4), c128 = paged(builder, "c128", 8);
     for (int i = 0; i < 43; i++)
-        add_pair(builder, i % 2 ? swa1 : swa0, i, "latent", "latent.scale", (uint64_t)(i / 2) * 37440, 64,
-                 576, 8, 1);
+        add_pair(builder, i % 2 ? swa1 : swa0, i, "latent", "latent.scale",
+                 (uint64_t)(i / 2) * 37440, 64, 576, 8, 1);
     for (int i = 0; i < 21; i++) {
         uint64_t at = (uint64_t)i;
         add_pair(builder, mla, 100 + i, "index", "index.scale", at * 8640, 64, 128, 4, 4);
-        add_pair(builder, mla, 200 + i, "latent", "latent.scale", 181440 + at * 37440, 64, 576, 8, 4);
+        add_pair(builder, mla, 200 + i, "latent", "latent.scale", 181440 + at * 37440, 64, 576, 8,
+                 4);
         add_compressor(builder, c4, 100 + i, at * 8640, 4, 2048);
         add_compressor(builder, c4, 200 + i, 181440 + at * 32832, 4, 8192);
     }
     for (int i = 0; i < 20; i++) {
         uint64_t at = (uint64_t)i;
-        add_pair(builder, mla, 300 + i, "latent", "latent.scale", 967680 + shift + at * 1728, 2, 576, 8, 128);
+        add_pair(builder, mla, 300 + i, "latent", "latent.scale", 967680 + shift + at * 1728, 2,
+                 576, 8, 128);
         add_compressor(builder, c128, 300 + i, at * 32832, 8, 4096);
     }
     return builder;
@@ -315,8 +325,10 @@ static void test_steps_of_many_streams(void **state)
         for (int i = 0; i < 2 * MANY; i++) {
             uint64_t place = (uint64_t)(i / 2 * 7 % MANY); /* not in address order */
             ADD(builder, i / 2 + (i % 4 < 2 ? 0 : MANY), axes, .name = i % 2 ? "v" : "k",
-                .group = groups[i % 4 / 2], .pages = 100, .page_stride = packed ? MANY * 8192 : 8192,
-                .offset = place * (packed ? 8192 : 8192 * 100) + (i % 2 ? 256 : 0), .cell_bytes = 256);
+                .group = groups[i % 4 / 2], .pages = 100,
+                .page_stride = packed ? MANY * 8192 : 8192,
+                .offset = place * (packed ? 8192 : 8192 * 100) + (i % 2 ? 256 : 0),
+                .cell_bytes = 256);
         }
         kvferry_layout *layout = finish_good(builder);
         assert_in_range(overlap_steps(layout), 1, MANY * 2 * 10);
@@ -333,15 +345,17 @@ static kvferry_layout_builder *kpool(uint64_t tail_stride, uint64_t tail_pages)
     enum { ROWS = 40, RATIO = 36, PAGE = 2112, GLM_LAYERS = 3 };
     kvferry_layout_builder *builder = begin();
     kvferry_layout_builder_segment(builder, "kv", (uint64_t)GLM_LAYERS * ROWS * RATIO * PAGE);
-    uint32_t attn = paged(builder, "attn", 2304), tail = single(builder, "tail", KVFERRY_GROUP_RING);
+    uint32_t attn = paged(builder, "attn", 2304),
+             tail = single(builder, "tail", KVFERRY_GROUP_RING);
     const kvferry_axis data[] = {{.name = "token", .extent = 16, .stride = 128}};
     const kvferry_axis scales[] = {{.name = "token", .extent = 16, .stride = 4}};
     const kvferry_axis parts[] = {{.name = "part", .extent = 2, .stride = 1024},
                                   {.name = "slot", .extent = 4, .stride = 256}};
     for (int i = 0; i < GLM_LAYERS; i++) {
         uint64_t base = (uint64_t)i * ROWS * RATIO * PAGE;
-        ADD(builder, i, data, .name = "index", .group = attn, .pages = ROWS * RATIO, .page_stride = PAGE,
-            .page_tokens = 64, .tokens_per_state = 4, .cell_bytes = 128, .offset = base);
+        ADD(builder, i, data, .name = "index", .group = attn, .pages = ROWS * RATIO,
+            .page_stride = PAGE, .page_tokens = 64, .tokens_per_state = 4, .cell_bytes = 128,
+            .offset = base);
         ADD(builder, i, scales, .name = "index.scale", .group = attn, .pages = ROWS * RATIO,
             .page_stride = PAGE, .page_tokens = 64, .tokens_per_state = 4, .cell_bytes = 4,
             .offset = base + 2048);

@@ -44,7 +44,8 @@ static void differ_number(stream_pair *pair, const char *code, uint64_t target, 
 {
     if (source == target)
         return;
-    base_report_add(pair->report, code, &pair->where, base_format("%llu", (unsigned long long)target),
+    base_report_add(pair->report, code, &pair->where,
+                    base_format("%llu", (unsigned long long)target),
                     base_format("%llu", (unsigned long long)source), "%s", message);
     pair->same = false;
 }
@@ -129,7 +130,8 @@ bool layout_stream_differences(const kvferry_layout *source, uint32_t source_str
 
 static const char *identity_words(const kvferry_identity *identity)
 {
-    return base_format("model \"%.110s\", revision \"%.110s\"", identity->model, identity->revision);
+    return base_format("model \"%.110s\", revision \"%.110s\"", identity->model,
+                       identity->revision);
 }
 
 bool layout_identity_differences(const kvferry_layout *source, const kvferry_layout *target,

@@ -39,8 +39,8 @@ static void assert_differences(kvferry_layout *source, const difference *differe
     kvferry_layout_free(source);
     kvferry_layout_free(target);
 }
-#define DIFFERENCES(source, ...)                                                                    \
-    assert_differences(source, (const difference[]){__VA_ARGS__},                                   \
+#define DIFFERENCES(source, ...)                                                                   \
+    assert_differences(source, (const difference[]){__VA_ARGS__},                                  \
                        sizeof((const difference[]){__VA_ARGS__}) / sizeof(difference))
 
 static void test_each_difference(void **state)
@@ -92,19 +92,22 @@ static void test_what_may_differ(void **state)
                                "engine_id", "\"prefill\""),
                        NULL, 0);
     /* block, page and pool sizes, strides, offsets, boxes, groups, windows, axis order */
-    assert_differences(
-        CHANGED("groups[0].block_tokens", "16", "groups[0].window", "0", "groups[0].name", "\"full\"",
-                "streams[0].group", "\"full\"", "streams[1].group", "\"full\"", "streams[2].group", "\"full\"",
-                "streams[2].axes[0].extent", "4", "streams[2].axes[0].stride", "200", "streams[2].offset",
-                "40000", "streams[3].axes[0].start", "2", "streams[3].pages", "2", "streams[4].axes",
-                "[{\"name\": \"slot\", \"extent\": 4, \"stride\": 32}, {\"name\": \"part\", \"extent\": 2,"
-                " \"stride\": 128}]"),
-        NULL, 0);
+    assert_differences(CHANGED("groups[0].block_tokens", "16", "groups[0].window", "0",
+                               "groups[0].name", "\"full\"", "streams[0].group", "\"full\"",
+                               "streams[1].group", "\"full\"", "streams[2].group", "\"full\"",
+                               "streams[2].axes[0].extent", "4", "streams[2].axes[0].stride", "200",
+                               "streams[2].offset", "40000", "streams[3].axes[0].start", "2",
+                               "streams[3].pages", "2", "streams[4].axes",
+                               "[{\"name\": \"slot\", \"extent\": 4, \"stride\": 32}, {\"name\": "
+                               "\"part\", \"extent\": 2,"
+                               " \"stride\": 128}]"),
+                       NULL, 0);
     /* a stream that only one side has, and a difference in an optional one */
     assert_differences(CHANGED("streams[3].layer", "\"l9\"", "streams[3].dtype", "\"x\""), NULL, 0);
     assert_differences(CHANGED("streams[4].dtype", "\"x\""), NULL, 0);
     /* what the source keeps to itself is as good as not there */
-    assert_differences(CHANGED("streams[3].dtype", "\"x\"", "streams[3].policy", "\"local\""), NULL, 0);
+    assert_differences(CHANGED("streams[3].dtype", "\"x\"", "streams[3].policy", "\"local\""), NULL,
+                       0);
 }
 
 static void test_aliases(void **state)
@@ -113,7 +116,8 @@ static void test_aliases(void **state)
     kvferry_layout *target = read_good(parse_small());
     uint32_t match = 99;
     /* by an alias of the source, by one of the target, by one of each */
-    kvferry_layout *source = CHANGED("streams[3].layer", "\"x\"", "streams[3].aliases", "[\"y\", \"l2\"]");
+    kvferry_layout *source =
+        CHANGED("streams[3].layer", "\"x\"", "streams[3].aliases", "[\"y\", \"l2\"]");
     assert_true(layout_match_stream(source, target, 3, &match));
     assert_int_equal(match, 3);
     kvferry_layout_free(source);
@@ -125,13 +129,13 @@ static void test_aliases(void **state)
     assert_true(layout_match_stream(source, target, 4, &match));
     kvferry_layout_free(source);
     /* the layer goes before aliases, aliases in the target's order */
-    source = CHANGED("streams[3].layer", "\"l5\"", "streams[3].name", "\"tail\"", "streams[4].layer",
-                     "\"l4\"", "streams[4].aliases", NULL);
+    source = CHANGED("streams[3].layer", "\"l5\"", "streams[3].name", "\"tail\"",
+                     "streams[4].layer", "\"l4\"", "streams[4].aliases", NULL);
     assert_true(layout_match_stream(source, target, 4, &match));
     assert_int_equal(match, 4);
     kvferry_layout_free(source);
-    source = CHANGED("streams[3].layer", "\"l4\"", "streams[3].name", "\"tail\"", "streams[4].layer",
-                     "\"l5\"", "streams[4].aliases", NULL);
+    source = CHANGED("streams[3].layer", "\"l4\"", "streams[3].name", "\"tail\"",
+                     "streams[4].layer", "\"l5\"", "streams[4].aliases", NULL);
     assert_true(layout_match_stream(source, target, 4, &match));
     assert_int_equal(match, 3);
     kvferry_layout_free(source);
@@ -140,7 +144,8 @@ static void test_aliases(void **state)
     assert_false(layout_match_stream(source, target, 3, &match));
     kvferry_layout_free(source);
     /* a difference is found through an alias, and placed where the target has it */
-    DIFFERENCES(CHANGED("streams[3].layer", "\"x\"", "streams[3].aliases", "[\"l2\"]", "streams[3].dtype", "\"y\""),
+    DIFFERENCES(CHANGED("streams[3].layer", "\"x\"", "streams[3].aliases", "[\"l2\"]",
+                        "streams[3].dtype", "\"y\""),
                 {"dtype_differs", "l2", "ssm", "", "\"float32\"", "\"y\""});
     kvferry_layout_free(target);
 }

@@ -89,7 +89,8 @@ static inline void change(json_t *root, const char *path, const char *value)
     }
 }
 
-static inline kvferry_status read_tree(json_t *root, kvferry_layout **layout, kvferry_report *report)
+static inline kvferry_status read_tree(json_t *root, kvferry_layout **layout,
+                                       kvferry_report *report)
 {
     char *text = json_dumps(root, 0);
     assert_non_null(text);

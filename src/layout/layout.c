@@ -18,14 +18,20 @@ void kvferry_layout_free(kvferry_layout *layout)
 
 const char *kvferry_layout_engine_id(const kvferry_layout *layout) { return layout->engine_id; }
 
-const kvferry_worker *kvferry_layout_worker(const kvferry_layout *layout) { return &layout->worker; }
+const kvferry_worker *kvferry_layout_worker(const kvferry_layout *layout)
+{
+    return &layout->worker;
+}
 
 const kvferry_identity *kvferry_layout_identity(const kvferry_layout *layout)
 {
     return &layout->identity;
 }
 
-uint32_t kvferry_layout_segment_count(const kvferry_layout *layout) { return layout->segment_count; }
+uint32_t kvferry_layout_segment_count(const kvferry_layout *layout)
+{
+    return layout->segment_count;
+}
 
 uint32_t kvferry_layout_group_count(const kvferry_layout *layout) { return layout->group_count; }
 

@@ -59,9 +59,11 @@ extern const char *const layout_policy_names[LAYOUT_POLICIES];
 const char *layout_worker_text(const kvferry_layout *layout);
 
 /* Pages a block: 1 unless a block is several kernel blocks. */
-static inline uint64_t layout_stream_ratio(const kvferry_layout *layout, const kvferry_stream *stream)
+static inline uint64_t layout_stream_ratio(const kvferry_layout *layout,
+                                           const kvferry_stream *stream)
 {
-    return stream->page_tokens ? layout->groups[stream->group].block_tokens / stream->page_tokens : 1;
+    return stream->page_tokens ? layout->groups[stream->group].block_tokens / stream->page_tokens
+                               : 1;
 }
 
 /* Whether axis `axis` is the one that a request cuts. */

@@ -19,7 +19,8 @@ static void add_dim(layout_dim *dims, uint32_t *dim_count, uint64_t stride, uint
     dims[i] = (layout_dim){stride, count};
 }
 
-void layout_shape_of(const kvferry_layout *layout, const kvferry_stream *stream, layout_shape *shape)
+void layout_shape_of(const kvferry_layout *layout, const kvferry_stream *stream,
+                     layout_shape *shape)
 {
     uint64_t ratio = layout_stream_ratio(layout, stream);
     shape->offset = stream->offset;
@@ -55,7 +56,8 @@ typedef struct meet_term {
 /* Is there a choice of all unknowns with shift + sum of x * stride in [first, last]? */
 typedef struct meet_search {
     meet_term terms[2 * LAYOUT_SHAPE_DIMS + 2]; /* widest stride first */
-    wide rest_low[2 * LAYOUT_SHAPE_DIMS + 3], rest_high[2 * LAYOUT_SHAPE_DIMS + 3]; /* of terms i.. */
+    wide rest_low[2 * LAYOUT_SHAPE_DIMS + 3],
+        rest_high[2 * LAYOUT_SHAPE_DIMS + 3]; /* of terms i.. */
     uint32_t count;
     wide first, last;
     bool needs_nonzero; /* not all unknowns zero; the question is symmetric */
@@ -190,7 +192,8 @@ layout_meeting layout_stream_meets_itself(const kvferry_stream *stream, uint64_t
 }
 
 /* Adds what stands for the two block ids. */
-static void add_blocks(meet_search *search, const layout_dim *a, const layout_dim *b, layout_blocks blocks)
+static void add_blocks(meet_search *search, const layout_dim *a, const layout_dim *b,
+                       layout_blocks blocks)
 {
     wide last_a = (wide)a->count - 1, last_b = (wide)b->count - 1;
     if (blocks == LAYOUT_BLOCKS_ANY) {
@@ -209,8 +212,8 @@ static void add_blocks(meet_search *search, const layout_dim *a, const layout_di
     }
 }
 
-layout_meeting layout_shapes_meet(const layout_shape *a, const layout_shape *b, layout_blocks blocks,
-                                  uint64_t *steps)
+layout_meeting layout_shapes_meet(const layout_shape *a, const layout_shape *b,
+                                  layout_blocks blocks, uint64_t *steps)
 {
     /* Cells at p of a and q of b meet if -b's bytes < q - p < a's bytes. */
     meet_search search;

@@ -24,7 +24,8 @@ typedef struct layout_shape {
 } layout_shape;
 
 /* The shape of a stream that is in the bounds of its segment. */
-void layout_shape_of(const kvferry_layout *layout, const kvferry_stream *stream, layout_shape *shape);
+void layout_shape_of(const kvferry_layout *layout, const kvferry_stream *stream,
+                     layout_shape *shape);
 
 typedef enum layout_meeting {
     LAYOUT_APART,
@@ -46,7 +47,7 @@ typedef enum layout_blocks {
  * taken from *steps.
  */
 layout_meeting layout_stream_meets_itself(const kvferry_stream *stream, uint64_t *steps);
-layout_meeting layout_shapes_meet(const layout_shape *a, const layout_shape *b, layout_blocks blocks,
-                                  uint64_t *steps);
+layout_meeting layout_shapes_meet(const layout_shape *a, const layout_shape *b,
+                                  layout_blocks blocks, uint64_t *steps);
 
 #endif

@@ -66,15 +66,19 @@ static void test_large_numbers(void **state)
                             {.name = "y", .extent = 7, .stride = 100 * unit}};
     kvferry_stream stream = {.pages = 1, .axes = axes, .axis_count = 2, .cell_bytes = unit};
     uint64_t steps = 1000000;
-    assert_int_equal(layout_stream_meets_itself(&stream, &steps), LAYOUT_APART); /* 7 and 100 are coprime */
+    assert_int_equal(layout_stream_meets_itself(&stream, &steps),
+                     LAYOUT_APART); /* 7 and 100 are coprime */
     axes[0].extent = 101;
     axes[1].extent = 8;
-    assert_int_equal(layout_stream_meets_itself(&stream, &steps), LAYOUT_MEET); /* 100 * 7 = 7 * 100 */
+    assert_int_equal(layout_stream_meets_itself(&stream, &steps),
+                     LAYOUT_MEET); /* 100 * 7 = 7 * 100 */
     axes[1].extent = 7;
     stream.cell_bytes = unit + 1;
-    assert_int_equal(layout_stream_meets_itself(&stream, &steps), LAYOUT_MEET); /* 7 * 43 = 100 * 3 + 1 */
+    assert_int_equal(layout_stream_meets_itself(&stream, &steps),
+                     LAYOUT_MEET); /* 7 * 43 = 100 * 3 + 1 */
     axes[0] = (kvferry_axis){.name = "x", .extent = INT64_MAX, .stride = 1};
-    stream = (kvferry_stream){.pages = 1, .page_stride = INT64_MAX, .axes = axes, .axis_count = 1, .cell_bytes = 1};
+    stream = (kvferry_stream){
+        .pages = 1, .page_stride = INT64_MAX, .axes = axes, .axis_count = 1, .cell_bytes = 1};
     assert_int_equal(layout_stream_meets_itself(&stream, &steps), LAYOUT_APART);
     axes[0].stride = 2;
     axes[0].extent = INT64_MAX / 2;
@@ -87,9 +91,11 @@ static void test_large_numbers(void **state)
 static void test_steps(void **state)
 {
     (void)state;
-    kvferry_axis axes[2] = {{.name = "kv_head", .extent = 8, .stride = 1u << 30}, /* heads outermost */
-                            {.name = "token", .extent = 16, .stride = 256}};
-    kvferry_stream k = {.pages = 1u << 18, .page_stride = 4096, .cell_bytes = 128, .axes = axes, .axis_count = 2};
+    kvferry_axis axes[2] = {
+        {.name = "kv_head", .extent = 8, .stride = 1u << 30}, /* heads outermost */
+        {.name = "token", .extent = 16, .stride = 256}};
+    kvferry_stream k = {
+        .pages = 1u << 18, .page_stride = 4096, .cell_bytes = 128, .axes = axes, .axis_count = 2};
     kvferry_stream v = k;
     v.offset = 128;
     kvferry_group group = {.kind = KVFERRY_GROUP_STATE};
@@ -98,13 +104,16 @@ static void test_steps(void **state)
     layout_shape_of(&layout, &k, &shape_k);
     layout_shape_of(&layout, &v, &shape_v);
     uint64_t steps = 10;
-    assert_int_equal(layout_shapes_meet(&shape_k, &shape_v, LAYOUT_BLOCKS_ANY, &steps), LAYOUT_APART);
+    assert_int_equal(layout_shapes_meet(&shape_k, &shape_v, LAYOUT_BLOCKS_ANY, &steps),
+                     LAYOUT_APART);
     assert_true(steps > 0);
     steps = 1;
-    assert_int_equal(layout_shapes_meet(&shape_k, &shape_v, LAYOUT_BLOCKS_ANY, &steps), LAYOUT_UNDECIDED);
+    assert_int_equal(layout_shapes_meet(&shape_k, &shape_v, LAYOUT_BLOCKS_ANY, &steps),
+                     LAYOUT_UNDECIDED);
     shape_v.offset = 64;
     steps = 100;
-    assert_int_equal(layout_shapes_meet(&shape_k, &shape_v, LAYOUT_BLOCKS_ANY, &steps), LAYOUT_MEET);
+    assert_int_equal(layout_shapes_meet(&shape_k, &shape_v, LAYOUT_BLOCKS_ANY, &steps),
+                     LAYOUT_MEET);
 }
 
 int main(void)

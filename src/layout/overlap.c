@@ -44,24 +44,26 @@ typedef struct overlap_job {
 
 /* --- pairs --------------------------------------------------------------------------------- */
 
-static bool meets(overlap_job *overlap, const overlap_place *a, const overlap_place *b, layout_blocks blocks)
+static bool meets(overlap_job *overlap, const overlap_place *a, const overlap_place *b,
+                  layout_blocks blocks)
 {
-    layout_meeting meeting = layout_shapes_meet(&a->shape, &b->shape, blocks, &overlap->check->steps);
+    layout_meeting meeting =
+        layout_shapes_meet(&a->shape, &b->shape, blocks, &overlap->check->steps);
     if (meeting == LAYOUT_UNDECIDED)
         overlap->undecided = true;
     return meeting == LAYOUT_MEET;
 }
 
 /* A finding costs as much as a thousand steps. */
-static void refuse_pair(overlap_job *overlap, const overlap_place *a, const overlap_place *b, const char *code,
-                        const char *expected, const char *message)
+static void refuse_pair(overlap_job *overlap, const overlap_place *a, const overlap_place *b,
+                        const char *code, const char *expected, const char *message)
 {
     uint32_t later = a->stream > b->stream ? a->stream : b->stream;
     uint32_t earlier = a->stream > b->stream ? b->stream : a->stream;
     const kvferry_stream *other = &overlap->check->layout->streams[earlier];
     layout_refuse_stream(overlap->check, later, -1, code, expected,
-                         base_format("bytes of layer %.90s, stream %.90s (streams[%u])", other->layer,
-                                     other->name, earlier),
+                         base_format("bytes of layer %.90s, stream %.90s (streams[%u])",
+                                     other->layer, other->name, earlier),
                          message);
     overlap->check->steps -= base_min(overlap->check->steps, 1000);
 }
@@ -138,7 +140,8 @@ static void make_planes(overlap_job *overlap)
 {
     for (size_t i = 0; i < overlap->place_count; i++) {
         const overlap_place *place = &overlap->places[i];
-        overlap_plane *last = overlap->plane_count ? &overlap->planes[overlap->plane_count - 1] : NULL;
+        overlap_plane *last =
+            overlap->plane_count ? &overlap->planes[overlap->plane_count - 1] : NULL;
         if (last && last->segment == place->segment && place->shape.offset < last->high &&
             overlap->places[last->begin].shape.block.stride == place->shape.block.stride) {
             last->high = base_max(last->high, place->shape.end);
@@ -205,7 +208,8 @@ static void sweep(overlap_job *overlap, overlap_place *places, size_t count, uin
             continue;
         }
         for (size_t i = begin; i < end; i++)
-            for (size_t k = i + 1; k < end && places[k].first < places[i].end && !overlap->undecided; k++)
+            for (size_t k = i + 1;
+                 k < end && places[k].first < places[i].end && !overlap->undecided; k++)
                 look_at_pair(overlap, &places[i], &places[k]);
     }
 }

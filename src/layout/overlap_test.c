@@ -48,7 +48,8 @@ static void draft_stream(overlap_draft *draft, uint32_t index, uint64_t stride, 
     stream->dtype = "uint8";
 }
 
-static kvferry_status finish_draft(const overlap_draft *draft, kvferry_layout **layout, kvferry_report *report)
+static kvferry_status finish_draft(const overlap_draft *draft, kvferry_layout **layout,
+                                   kvferry_report *report)
 {
     static const char *const names[STREAMS] = {"0", "1", "2", "3", "4", "5", "6", "7", "8", "9"};
     const kvferry_worker worker = {0, 1, 0, 1, 0, 1};
@@ -58,8 +59,10 @@ static kvferry_status finish_draft(const overlap_draft *draft, kvferry_layout **
     kvferry_layout_builder_segment(builder, "s", BYTES);
     kvferry_layout_builder_group(
         builder, &(kvferry_group){.name = "p", .kind = KVFERRY_GROUP_PAGED, .block_tokens = 32});
-    kvferry_layout_builder_group(builder, &(kvferry_group){.name = "a", .kind = KVFERRY_GROUP_STATE});
-    kvferry_layout_builder_group(builder, &(kvferry_group){.name = "b", .kind = KVFERRY_GROUP_RING});
+    kvferry_layout_builder_group(builder,
+                                 &(kvferry_group){.name = "a", .kind = KVFERRY_GROUP_STATE});
+    kvferry_layout_builder_group(builder,
+                                 &(kvferry_group){.name = "b", .kind = KVFERRY_GROUP_RING});
     for (uint32_t i = 0; i < draft->count; i++) {
         kvferry_stream stream = draft->samples[i].stream;
         stream.name = names[i];
@@ -100,7 +103,8 @@ static void count_overlaps(overlap_draft *draft, overlap_verdict *verdict)
             if (itself[i] || itself[k])
                 continue;
             const ownership *a = &draft->owned[i], *b = &draft->owned[k];
-            uint32_t group_a = draft->samples[i].stream.group, group_b = draft->samples[k].stream.group;
+            uint32_t group_a = draft->samples[i].stream.group,
+                     group_b = draft->samples[k].stream.group;
             if (group_a == group_b) {
                 verdict->streams += expected_of_pair(a, b, LAYOUT_BLOCKS_ANY) == LAYOUT_MEET;
                 continue;
@@ -127,7 +131,8 @@ static void test_random_documents(void **state)
     kvferry_report *report;
     assert_int_equal(kvferry_report_create(&report), KVFERRY_OK);
     for (unsigned round = 0; round < 6000; round++) {
-        uint64_t stride = 2 * pick(4, 40), period = pick(0, 1) ? pick(stride / 6 + 1, stride / 3 + 1) : 0;
+        uint64_t stride = 2 * pick(4, 40),
+                 period = pick(0, 1) ? pick(stride / 6 + 1, stride / 3 + 1) : 0;
         draft.count = (uint32_t)pick(1, STREAMS);
         for (uint32_t i = 0; i < draft.count; i++)
             draft_stream(&draft, i, stride, period);

@@ -30,7 +30,8 @@ typedef struct sample {
 /* For each cell of whole blocks, or of all pages: calls back with its block and first byte. */
 typedef void (*visit_cell)(void *data, uint64_t block, uint64_t byte);
 
-static inline void visit(const sample *made, uint64_t ratio, uint64_t pages, visit_cell call, void *data)
+static inline void visit(const sample *made, uint64_t ratio, uint64_t pages, visit_cell call,
+                         void *data)
 {
     uint64_t cells = 1;
     for (uint32_t i = 0; i < made->stream.axis_count; i++)
@@ -69,7 +70,8 @@ static inline void own_all(const sample *made, uint64_t ratio, uint64_t pages, o
     visit(made, ratio, pages, own, owned);
 }
 
-static inline layout_meeting expected_of_pair(const ownership *a, const ownership *b, layout_blocks blocks)
+static inline layout_meeting expected_of_pair(const ownership *a, const ownership *b,
+                                              layout_blocks blocks)
 {
     for (size_t i = 0; i < BYTES; i++) {
         bool equal = a->blocks[i] & b->blocks[i];

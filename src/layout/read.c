@@ -38,8 +38,8 @@ static const char *keep(layout_maker *maker, const char *text)
 }
 
 /* Adds a finding of the rules at a value's place. */
-static void refuse_value(layout_maker *maker, base_json node, const char *code, const char *expected,
-                         const char *found, const char *message)
+static void refuse_value(layout_maker *maker, base_json node, const char *code,
+                         const char *expected, const char *found, const char *message)
 {
     base_text place = {0};
     base_json_place(node, &place);
@@ -94,8 +94,8 @@ static bool read_ranks(base_json node, bool needed, uint64_t minimum, uint64_t *
 }
 
 /* A rank and how many there are; rank 0 of 1 by default, where they are not needed. */
-static void read_rank(layout_maker *maker, const base_json *worker, const char *rank_key, const char *size_key,
-                      bool needed, uint32_t *rank, uint32_t *size)
+static void read_rank(layout_maker *maker, const base_json *worker, const char *rank_key,
+                      const char *size_key, bool needed, uint32_t *rank, uint32_t *size)
 {
     uint64_t ranks[2] = {0, 1};
     base_json node = base_json_get(worker, rank_key);
@@ -134,9 +134,12 @@ static void read_head(layout_maker *maker, const base_json *root)
     base_json_choice(base_json_get(root, "format"), formats, 1, &format);
     layout->engine_id = read_text(maker, base_json_get(root, "engine_id"));
     base_json worker = base_json_object(base_json_get(root, "worker"));
-    read_rank(maker, &worker, "tp_rank", "tp_size", true, &layout->worker.tp_rank, &layout->worker.tp_size);
-    read_rank(maker, &worker, "pp_rank", "pp_size", true, &layout->worker.pp_rank, &layout->worker.pp_size);
-    read_rank(maker, &worker, "dp_rank", "dp_size", false, &layout->worker.dp_rank, &layout->worker.dp_size);
+    read_rank(maker, &worker, "tp_rank", "tp_size", true, &layout->worker.tp_rank,
+              &layout->worker.tp_size);
+    read_rank(maker, &worker, "pp_rank", "pp_size", true, &layout->worker.pp_rank,
+              &layout->worker.pp_size);
+    read_rank(maker, &worker, "dp_rank", "dp_size", false, &layout->worker.dp_rank,
+              &layout->worker.dp_size);
     layout->worker_text = make_worker_text(maker);
     base_json identity = base_json_object(base_json_get(root, "identity"));
     layout->identity.model = read_text(maker, base_json_get(&identity, "model"));
@@ -171,7 +174,8 @@ static void read_group(layout_maker *maker, const base_json *node, kvferry_group
 {
     size_t kind = KVFERRY_GROUP_PAGED;
     group->name = read_name(maker, base_json_get(node, "name"));
-    bool known = base_json_choice(base_json_get(node, "kind"), layout_kind_names, LAYOUT_KINDS, &kind);
+    bool known =
+        base_json_choice(base_json_get(node, "kind"), layout_kind_names, LAYOUT_KINDS, &kind);
     group->kind = (kvferry_group_kind)kind;
     if (known && kind == KVFERRY_GROUP_PAGED)
         group->block_tokens = read_number(base_json_get(node, "block_tokens"), 1);
@@ -269,11 +273,13 @@ static void read_stream(layout_maker *maker, const base_json *node, kvferry_stre
     stream->offset = read_number(base_json_get(node, "offset"), 0);
     stream->pages = read_number(base_json_get(node, "pages"), 1);
     stream->page_stride = read_number(base_json_get(node, "page_stride"), 0);
-    stream->page_tokens = read_page_tokens(maker, base_json_get(node, "page_tokens"), stream->group);
+    stream->page_tokens =
+        read_page_tokens(maker, base_json_get(node, "page_tokens"), stream->group);
     stream->tokens_per_state = read_number_or(base_json_get(node, "tokens_per_state"), 1, 1);
     stream->cell_bytes = read_number(base_json_get(node, "cell_bytes"), 1);
     read_axes(maker, base_json_array(base_json_get(node, "axes"), LAYOUT_MAX_AXES), stream);
-    read_aliases(maker, base_json_array_or(base_json_get(node, "aliases"), LAYOUT_MAX_ALIASES), stream);
+    read_aliases(maker, base_json_array_or(base_json_get(node, "aliases"), LAYOUT_MAX_ALIASES),
+                 stream);
 }
 
 static void read_streams(layout_maker *maker, base_json list)

@@ -104,8 +104,10 @@ static void test_json_and_msgpack_round_trips(void **state)
     assert_int_equal(size, size_again);
     assert_memory_equal(data, data_again, size);
     for (uint32_t i = 0; i <= kvferry_layout_stream_count(layout); i++) {
-        assert_string_equal(kvferry_layout_digest(layout, i)->text, kvferry_layout_digest(again, i)->text);
-        assert_string_equal(kvferry_layout_digest(layout, i)->text, kvferry_layout_digest(unpacked, i)->text);
+        assert_string_equal(kvferry_layout_digest(layout, i)->text,
+                            kvferry_layout_digest(again, i)->text);
+        assert_string_equal(kvferry_layout_digest(layout, i)->text,
+                            kvferry_layout_digest(unpacked, i)->text);
     }
     kvferry_free(text);
     kvferry_free(text_again);
@@ -128,13 +130,15 @@ static void test_builder_round_trip(void **state)
                                                    kvferry_layout_identity(layout), &builder),
                      KVFERRY_OK);
     for (uint32_t i = 0; i < kvferry_layout_segment_count(layout); i++)
-        assert_int_equal(kvferry_layout_builder_segment(builder, kvferry_layout_segment(layout, i)->name,
+        assert_int_equal(kvferry_layout_builder_segment(builder,
+                                                        kvferry_layout_segment(layout, i)->name,
                                                         kvferry_layout_segment(layout, i)->bytes),
                          i);
     for (uint32_t i = 0; i < kvferry_layout_group_count(layout); i++)
         assert_int_equal(kvferry_layout_builder_group(builder, kvferry_layout_group(layout, i)), i);
     for (uint32_t i = 0; i < kvferry_layout_stream_count(layout); i++)
-        assert_int_equal(kvferry_layout_builder_stream(builder, kvferry_layout_stream(layout, i)), i);
+        assert_int_equal(kvferry_layout_builder_stream(builder, kvferry_layout_stream(layout, i)),
+                         i);
     kvferry_layout *built = NULL;
     assert_int_equal(kvferry_layout_builder_finish(builder, &built, NULL), KVFERRY_OK);
     char *text = to_json(layout), *text_built = to_json(built);
@@ -306,14 +310,16 @@ static void test_limits(void **state)
     json_t *root = parse_small();
     json_t *axes = json_object_get(json_array_get(json_object_get(root, "streams"), 3), "axes");
     for (int i = 1; i < 16; i++)
-        json_array_append_new(axes, json_pack("{s:o, s:i, s:i}", "name", json_sprintf("a%d", i), "extent",
-                                              1, "stride", 0));
+        json_array_append_new(axes, json_pack("{s:o, s:i, s:i}", "name", json_sprintf("a%d", i),
+                                              "extent", 1, "stride", 0));
     kvferry_layout_free(read_good(json_deep_copy(root)));
-    json_array_append_new(axes, json_pack("{s:s, s:i, s:i}", "name", "a16", "extent", 1, "stride", 0));
+    json_array_append_new(axes,
+                          json_pack("{s:s, s:i, s:i}", "name", "a16", "extent", 1, "stride", 0));
     char longest[1026];
     memset(longest, 'x', sizeof(longest) - 1);
     longest[sizeof(longest) - 1] = '\0';
-    json_object_set_new(json_array_get(json_object_get(root, "groups"), 3), "name", json_string(longest));
+    json_object_set_new(json_array_get(json_object_get(root, "groups"), 3), "name",
+                        json_string(longest));
     kvferry_report *report;
     assert_int_equal(kvferry_report_create(&report), KVFERRY_OK);
     kvferry_layout *layout = NULL;
@@ -354,7 +360,8 @@ static void test_damaged_msgpack(void **state)
         *byte ^= (unsigned char)(1u << bit % 8);
         kvferry_layout *damaged = NULL;
         kvferry_status status = kvferry_layout_read_msgpack(data, size, &damaged, NULL);
-        assert_true(status == KVFERRY_OK || status == KVFERRY_REFUSED || status == KVFERRY_MALFORMED);
+        assert_true(status == KVFERRY_OK || status == KVFERRY_REFUSED ||
+                    status == KVFERRY_MALFORMED);
         assert_true((status == KVFERRY_OK) == (damaged != NULL));
         fine += status == KVFERRY_OK;
         refused += status == KVFERRY_REFUSED;
@@ -373,13 +380,17 @@ static void test_builder_findings(void **state)
     const kvferry_worker worker = {0, 1, 0, 0, 0, 1};
     const kvferry_identity identity = {"m\xff", NULL, ""};
     kvferry_layout_builder *builder = NULL;
-    assert_int_equal(kvferry_layout_builder_create(NULL, &worker, &identity, &builder), KVFERRY_INVALID);
+    assert_int_equal(kvferry_layout_builder_create(NULL, &worker, &identity, &builder),
+                     KVFERRY_INVALID);
     assert_int_equal(kvferry_layout_builder_create("e", &worker, &identity, &builder), KVFERRY_OK);
     kvferry_layout_builder_segment(builder, NULL, UINT64_MAX);
-    kvferry_layout_builder_group(builder, &(kvferry_group){.name = "g", .kind = (kvferry_group_kind)9});
+    kvferry_layout_builder_group(builder,
+                                 &(kvferry_group){.name = "g", .kind = (kvferry_group_kind)9});
     kvferry_layout_builder_group(builder, &(kvferry_group){.name = "p"});
-    kvferry_layout_builder_stream(builder, &(kvferry_stream){.layer = "l", .name = "s", .group = 7, .segment = 3,
-                                                             .policy = (kvferry_policy)5});
+    kvferry_layout_builder_stream(
+        builder,
+        &(kvferry_stream){
+            .layer = "l", .name = "s", .group = 7, .segment = 3, .policy = (kvferry_policy)5});
     static const struct {
         const char *code, *place;
     } expected[] = {

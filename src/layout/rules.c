@@ -92,8 +92,9 @@ static void check_paged_only(layout_check *check, uint32_t group, const char *ke
     if (!value || about->kind == KVFERRY_GROUP_PAGED)
         return;
     base_where where = {.place = base_format("groups[%u].%s", group, key)};
-    layout_refuse(check, &where, "paged_only", base_format("none, of kind %s", layout_kind_names[about->kind]),
-                  number(value), "the value belongs to paged groups only");
+    layout_refuse(check, &where, "paged_only",
+                  base_format("none, of kind %s", layout_kind_names[about->kind]), number(value),
+                  "the value belongs to paged groups only");
 }
 
 static void check_groups(layout_check *check)
@@ -124,7 +125,8 @@ static void check_pools(layout_check *check)
         base_where where = {.place = base_format("groups[%u].null_block", i)};
         layout_refuse(check, &where, "null_block_range",
                       base_format("-1 or less than %llu", (unsigned long long)blocks),
-                      number((uint64_t)group->null_block), "the null block is not one of the group's");
+                      number((uint64_t)group->null_block),
+                      "the null block is not one of the group's");
     }
 }
 
@@ -191,11 +193,11 @@ static void check_paged(layout_check *check, uint32_t index)
     bool pages = group->block_tokens % stream->page_tokens == 0;
     uint64_t ratio = group->block_tokens / stream->page_tokens;
     if (!pages)
-        layout_refuse_stream(check, index, -1, "page_tokens_uneven",
-                             base_format("a divisor of block_tokens %llu",
-                                         (unsigned long long)group->block_tokens),
-                             base_format("page_tokens %llu", (unsigned long long)stream->page_tokens),
-                             "a block is not a whole number of pages");
+        layout_refuse_stream(
+            check, index, -1, "page_tokens_uneven",
+            base_format("a divisor of block_tokens %llu", (unsigned long long)group->block_tokens),
+            base_format("page_tokens %llu", (unsigned long long)stream->page_tokens),
+            "a block is not a whole number of pages");
     if (pages && stream->pages < ratio)
         layout_refuse_stream(check, index, -1, "pages_short",
                              base_format("at least %llu", (unsigned long long)ratio),
@@ -215,13 +217,15 @@ static void check_unpaged(layout_check *check, uint32_t index)
     const kvferry_stream *stream = &check->layout->streams[index];
     const char *kind = layout_kind_names[check->layout->groups[stream->group].kind];
     if (stream->page_tokens)
-        layout_refuse_stream(check, index, -1, "paged_only", base_format("none, of kind %s", kind),
-                             base_format("page_tokens %llu", (unsigned long long)stream->page_tokens),
-                             "the value belongs to paged groups only");
+        layout_refuse_stream(
+            check, index, -1, "paged_only", base_format("none, of kind %s", kind),
+            base_format("page_tokens %llu", (unsigned long long)stream->page_tokens),
+            "the value belongs to paged groups only");
     for (uint32_t i = 0; i < stream->axis_count; i++)
         if (layout_is_token_axis(&stream->axes[i]))
-            layout_refuse_stream(check, index, (int)i, "token_axis", base_format("none, of kind %s", kind),
-                                 "an axis \"token\"", "the token axis belongs to paged groups only");
+            layout_refuse_stream(check, index, (int)i, "token_axis",
+                                 base_format("none, of kind %s", kind), "an axis \"token\"",
+                                 "the token axis belongs to paged groups only");
 }
 
 /* start + (count - 1) * stride. */
@@ -241,10 +245,11 @@ static void check_bounds(layout_check *check, uint32_t index)
         fits = reach(end, stream->axes[i].extent, stream->axes[i].stride, &end);
     fits = fits && base_add(end, stream->cell_bytes, &end);
     if (!fits || end > bytes)
-        layout_refuse_stream(check, index, -1, "page_bounds",
-                             base_format("at most the segment's %llu bytes", (unsigned long long)bytes),
-                             fits ? number(end) : "more than 64 bits hold",
-                             "the last page ends outside of the segment");
+        layout_refuse_stream(
+            check, index, -1, "page_bounds",
+            base_format("at most the segment's %llu bytes", (unsigned long long)bytes),
+            fits ? number(end) : "more than 64 bits hold",
+            "the last page ends outside of the segment");
 }
 
 static void check_streams(layout_check *check)

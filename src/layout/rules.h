@@ -31,8 +31,8 @@ void layout_refuse(layout_check *check, const base_where *where, const char *cod
 void layout_refuse_stream(layout_check *check, uint32_t stream, int axis, const char *code,
                           const char *expected, const char *found, const char *message);
 
-/* Steps that deciding on overlaps may take in all: some tenths of a second. Documents of real caches need a few
- * a stream. */
+/* Steps that deciding on overlaps may take in all: some tenths of a second. Documents of real caches
+ * need a few a stream. */
 #define LAYOUT_STEPS 20000000u
 
 /* Finds streams whose own cells, and pairs of streams whose cells, share bytes where they must not;

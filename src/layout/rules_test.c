@@ -172,7 +172,9 @@ static void test_what_is_allowed(void **state)
         {NULL, NULL, {"groups[0].null_block", "-1"}},
         {NULL, NULL, {"groups[3].null_block", "1000"}}, /* a group without streams has no pool */
         {NULL, NULL, {"groups[1].block_tokens", "0", "groups[1].window", "0"}},
-        {NULL, NULL, {"streams[0].pages", "17", "streams[1].pages", "17", "streams[2].offset", "34816"}},
+        {NULL,
+         NULL,
+         {"streams[0].pages", "17", "streams[1].pages", "17", "streams[2].offset", "34816"}},
         {NULL, NULL, {"streams[3].axes[0].extent", "1", "streams[3].axes[0].stride", "0"}},
         {NULL, NULL, {"streams[3].pages", "1", "streams[3].page_stride", "0"}},
         {NULL, NULL, {"streams[3].axes", "[]"}},

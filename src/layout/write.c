@@ -64,7 +64,8 @@ kvferry_status kvferry_layout_write_json(const kvferry_layout *layout, char **te
         return KVFERRY_NO_MEMORY;
     base_text written = {0};
     for (void *i = json_object_iter(root); i; i = json_object_iter_next(root, i)) {
-        base_text_append(&written, "%s\n  \"%s\": ", written.size ? "," : "{", json_object_iter_key(i));
+        base_text_append(&written, "%s\n  \"%s\": ", written.size ? "," : "{",
+                         json_object_iter_key(i));
         if (json_is_array(json_object_iter_value(i)))
             write_list(&written, json_object_iter_value(i));
         else

@@ -71,7 +71,8 @@ static void read_side(request_job *job, base_json side, const kvferry_block_tabl
     kvferry_block_table *read = allocate(job, members, sizeof(*read));
     base_json member;
     void *iterator = NULL;
-    for (size_t i = 0; i < members && !job->no_memory && base_json_next(&side, &iterator, &member); i++)
+    for (size_t i = 0; i < members && !job->no_memory && base_json_next(&side, &iterator, &member);
+         i++)
         read_table(job, member, &read[i]);
     *tables = read;
     *count = members;
@@ -84,7 +85,8 @@ static void read_request(request_job *job)
     const char *id = NULL;
     if (base_json_string_or(base_json_get(&root, "transfer_id"), REQUEST_MAX_ID, NULL, &id) && id)
         request->transfer_id = keep(job, id);
-    base_json_uint(base_json_get(&root, "tokens"), 0, BASE_JSON_MAX_NUMBER, &request->target_tokens);
+    base_json_uint(base_json_get(&root, "tokens"), 0, BASE_JSON_MAX_NUMBER,
+                   &request->target_tokens);
     base_json_uint_or(base_json_get(&root, "source_tokens"), 0, BASE_JSON_MAX_NUMBER,
                       request->target_tokens, &request->source_tokens);
     read_side(job, base_json_get(&root, "source"), &request->source, &request->source_count);

@@ -124,7 +124,8 @@ static void test_too_many_groups(void **state)
     assert_non_null(text);
     used = (size_t)snprintf(text, capacity, "{\"tokens\": 1, \"target\": {}, \"source\": {");
     for (int i = 0; i < 1025; i++)
-        used += (size_t)snprintf(text + used, capacity - used, "%s\"g%d\":{\"blocks\":[]}", i ? "," : "", i);
+        used += (size_t)snprintf(text + used, capacity - used, "%s\"g%d\":{\"blocks\":[]}",
+                                 i ? "," : "", i);
     used += (size_t)snprintf(text + used, capacity - used, "}}");
     kvferry_report *report;
     assert_int_equal(kvferry_report_create(&report), KVFERRY_OK);
@@ -139,8 +140,8 @@ static void test_too_many_groups(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_reads_a_request),     cmocka_unit_test(test_defaults),
-        cmocka_unit_test(test_finds_everything),    cmocka_unit_test(test_refuses_what_is_no_request),
+        cmocka_unit_test(test_reads_a_request),  cmocka_unit_test(test_defaults),
+        cmocka_unit_test(test_finds_everything), cmocka_unit_test(test_refuses_what_is_no_request),
         cmocka_unit_test(test_too_many_groups),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
