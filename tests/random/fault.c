@@ -26,6 +26,7 @@ static const struct {
     [FAULT_MISALIGNED] = {"a first token inside a block", "first_token_misaligned"},
     [FAULT_STATE_POSITION] = {"states of another position", "state_position"},
     [FAULT_STATE_BLOCKS] = {"not one live state block", "state_blocks"},
+    [FAULT_HOSTILE] = {"numbers from anywhere", ""},
 };
 
 const char *spec_fault_name(fault_kind kind)
@@ -215,8 +216,8 @@ static bool break_request(random_spec *spec, random_dice *dice)
     if (fault->kind == FAULT_BLOCK_TWICE || fault->kind == FAULT_BLOCK_SHARED ||
         fault->kind == FAULT_STATE_POSITION)
         side = TARGET;
-    bool any = fault->kind == FAULT_GROUP_MISSING || fault->kind == FAULT_GROUP_UNKNOWN ||
-               fault->kind == FAULT_GROUP_TWICE;
+    bool any = fault->kind == FAULT_HOSTILE || fault->kind == FAULT_GROUP_MISSING ||
+               fault->kind == FAULT_GROUP_UNKNOWN || fault->kind == FAULT_GROUP_TWICE;
     int stream = request->dropped
                      ? -1
                      : listed_stream(spec, request, dice, any ? dice_one_in(dice, 2) : !states);
@@ -225,6 +226,7 @@ static bool break_request(random_spec *spec, random_dice *dice)
     for (int i = 0; fault->kind == FAULT_SOURCE_TOKENS && i < spec->stream_count; i++)
         if (spec->streams[i].kind != KVFERRY_GROUP_PAGED)
             return false; /* another position of the states, too */
+    fault->index = (uint16_t)dice_next(dice);
     fault->side = (uint8_t)side;
     fault->stream = (uint8_t)stream;
     fault->group = spec->sides[side].streams[stream].group;
@@ -232,6 +234,7 @@ static bool break_request(random_spec *spec, random_dice *dice)
     switch (fault->kind) {
     case FAULT_GROUP_MISSING: table->listed = false; return true;
     case FAULT_GROUP_UNKNOWN:
+    case FAULT_HOSTILE:
     case FAULT_GROUP_TWICE: return true; /* added when the request is built */
     case FAULT_MISALIGNED:
         table->first_token++;

@@ -49,7 +49,7 @@ void move_begin(random_memory *target)
     memset(target->all + 2 * target->bytes, 0, (size_t)target->bytes);
 }
 
-static bool inside(const kvferry_layout *layout, uint32_t segment, uint64_t offset, uint64_t bytes)
+bool move_inside(const kvferry_layout *layout, uint32_t segment, uint64_t offset, uint64_t bytes)
 {
     if (segment >= kvferry_layout_segment_count(layout))
         return false;
@@ -71,9 +71,9 @@ bool move_copy(const random_memory *source, random_memory *target, const kvferry
                random_finding *finding)
 {
     size_t bytes = (size_t)copy->bytes;
-    if (!inside(source->worker.layout, copy->source_segment, copy->source_offset, copy->bytes))
+    if (!move_inside(source->worker.layout, copy->source_segment, copy->source_offset, copy->bytes))
         return bad_copy(finding, "source_bounds", copy);
-    if (!inside(target->worker.layout, copy->target_segment, copy->target_offset, copy->bytes))
+    if (!move_inside(target->worker.layout, copy->target_segment, copy->target_offset, copy->bytes))
         return bad_copy(finding, "target_bounds", copy);
     if (memchr(source->nulls[copy->source_segment] + copy->source_offset, 1, bytes))
         return bad_copy(finding, "null_read", copy);

@@ -154,6 +154,7 @@ typedef enum fault_kind {
     FAULT_MISALIGNED,
     FAULT_STATE_POSITION,
     FAULT_STATE_BLOCKS,
+    FAULT_HOSTILE, /* numbers from anywhere: refused, or copies inside the segments */
     FAULT_KINDS
 } fault_kind;
 
@@ -248,6 +249,8 @@ void finding_set(random_finding *finding, const char *what, const char *format, 
 bool memory_make(random_memory *memory, const kvferry_layout *layout, uint64_t noise);
 void memory_free(random_memory *memory);
 void move_begin(random_memory *target);
+/* Whether a copy lies inside a segment of a side. */
+bool move_inside(const kvferry_layout *layout, uint32_t segment, uint64_t offset, uint64_t bytes);
 bool move_copy(const random_memory *source, random_memory *target, const kvferry_copy *copy,
                random_finding *finding);
 

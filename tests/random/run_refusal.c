@@ -196,6 +196,61 @@ static void add_tables(const random_spec *spec, built_request *built)
         }
 }
 
+/* Overwrites some of a request's numbers by the worst ones. */
+static void make_hostile(const random_spec *spec, built_request *built)
+{
+    static const uint64_t numbers[] = {
+        0,         1, INT64_MAX, UINT64_MAX, UINT64_MAX - 1, UINT64_C(1) << 32, UINT64_C(1) << 63,
+        UINT32_MAX};
+    random_dice dice = {spec->fault.index};
+    kvferry_request *request = &built->request;
+    for (uint32_t n = dice_range(&dice, 1, 3); n > 0; n--) {
+        int side = (int)dice_below(&dice, 2);
+        size_t tables = side == SOURCE ? request->source_count : request->target_count;
+        uint64_t number = numbers[dice_below(&dice, sizeof numbers / sizeof *numbers)];
+        if (dice_one_in(&dice, 2))
+            number -= number % 60; /* of many block sizes */
+        size_t t = tables ? dice_below(&dice, (uint32_t)tables) : 0;
+        kvferry_block_table *table = &built->tables[side][t];
+        switch (dice_below(&dice, 5)) {
+        case 0: request->source_tokens = number; break;
+        case 1: request->target_tokens = number; break;
+        case 2: request->source_tokens = request->target_tokens = number; break;
+        case 3:
+            if (tables)
+                table->first_token = number;
+            break;
+        default:
+            if (tables && table->block_count)
+                built->blocks[side][t][dice_below(&dice, (uint32_t)table->block_count)] =
+                    (uint32_t)number;
+        }
+    }
+}
+
+static void check_hostile(refusal *run, const kvferry_plan *plan, size_t source,
+                          const kvferry_layout *target, const kvferry_request *request)
+{
+    size_t bound = kvferry_plan_expand_bound(plan, source, request), count = 0;
+    kvferry_copy *copies = calloc(bound + 1, sizeof *copies);
+    if (!copies)
+        abort();
+    kvferry_report_clear(run->report);
+    kvferry_status status =
+        kvferry_plan_expand(plan, source, request, copies, bound, &count, run->report);
+    if ((status != KVFERRY_OK && status != KVFERRY_REFUSED) || count > bound)
+        finding_set(run->finding, "hostile", "source %zu: status %s, %zu copies, bound %zu", source,
+                    kvferry_status_name(status), count, bound);
+    for (size_t i = 0; i < count && !run->finding->what[0]; i++)
+        if (!move_inside(run->sources[source], copies[i].source_segment, copies[i].source_offset,
+                         copies[i].bytes) ||
+            !move_inside(target, copies[i].target_segment, copies[i].target_offset,
+                         copies[i].bytes))
+            finding_set(run->finding, "hostile", "source %zu: copy %zu is out of bounds", source,
+                        i);
+    free(copies);
+}
+
 static void check_expand(refusal *run, const kvferry_plan *plan, size_t source,
                          const kvferry_layout *target, const kvferry_request *request)
 {
@@ -251,10 +306,13 @@ static void check_target(refusal *run, const kvferry_layout *target)
         built_request built;
         build_request(run->spec, 0, target, &built);
         add_tables(run->spec, &built);
+        bool hostile = run->spec->fault.kind == FAULT_HOSTILE;
+        if (hostile)
+            make_hostile(run->spec, &built);
         for (size_t s = 0;
              s < run->source_count && run->spec->fault.kind > FAULT_HOLE && !run->finding->what[0];
              s++)
-            check_expand(run, plan, s, target, &built.request);
+            (hostile ? check_hostile : check_expand)(run, plan, s, target, &built.request);
     }
     kvferry_plan_free(plan);
 }
