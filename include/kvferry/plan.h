@@ -55,8 +55,10 @@ KVFERRY_API const kvferry_piece *kvferry_plan_piece(const kvferry_plan *plan, si
 
 /* --- one request --------------------------------------------------------------------------- */
 
-/* A group's block table in a request: blocks[i] holds the tokens first_token + i * block_tokens
- * and on. State and ring groups have exactly one entry that is not null; first_token is unused. */
+/* A group's block table in a request: blocks[i] holds the tokens first_token + i * block_tokens and
+ * on. State and ring groups have exactly one entry that is not null; first_token is unused. A source
+ * engine's tables serve all its workers, so one that only another worker has is fine; the target's
+ * are those of the plan's own worker. */
 typedef struct kvferry_block_table {
     const char *group;      /* name in the side's own document */
     uint64_t first_token;   /* a multiple of the side's block_tokens */

@@ -154,7 +154,7 @@ static void mark_blocks(check_side *side, const plan_group *group, const kvferry
     for (size_t i = 0; i < table->block_count; i++) {
         uint32_t id = table->blocks[i];
         uint64_t bit = UINT64_C(1) << (id % 64);
-        if (id == group->null_block)
+        if (id == group->null_block || id >= group->blocks)
             continue;
         if (id / 64 != place) {
             if (place != UINT64_MAX)
@@ -179,6 +179,8 @@ static void check_owners(check_side *side, size_t index, uint64_t *scratch)
     const kvferry_plan *plan = side->job->plan;
     const kvferry_block_table *tables = side->job->request->target, *table = &tables[index];
     const plan_group *group = find_group(plan->groups, plan->group_count, table->group);
+    if (!group)
+        return;
     const bool *share = &plan->share[(size_t)(group - plan->groups) * plan->group_count];
     uint64_t *bits = scratch + group->first_bit / 64;
     for (size_t i = 0; i < table->block_count; i++)
@@ -187,7 +189,7 @@ static void check_owners(check_side *side, size_t index, uint64_t *scratch)
     for (int pass = 0; pass < 2; pass++) {
         for (size_t k = 0; k < index; k++) {
             const plan_group *other = find_group(plan->groups, plan->group_count, tables[k].group);
-            if (!share[other - plan->groups])
+            if (!other || !share[other - plan->groups])
                 continue;
             for (size_t i = 0; i < tables[k].block_count; i++) {
                 uint32_t id = tables[k].blocks[i];
@@ -221,7 +223,7 @@ static bool check_target(const expand_job *job, uint64_t *scratch)
             refuse(&side, "group_unknown", table->group, "a group of the target worker",
                    "no such group", "the request names a group that the target does not have");
     }
-    for (size_t i = 0; i < job->request->target_count && !side.failed; i++)
+    for (size_t i = 0; i < job->request->target_count; i++)
         check_owners(&side, i, scratch);
     return !side.failed;
 }
@@ -328,5 +330,5 @@ bool expand_check(const expand_job *job, uint64_t *scratch)
 {
     bool fine = check_source(job);
     fine = check_target(job, scratch) && fine;
-    return fine && check_walks(job);
+    return check_walks(job) && fine;
 }

@@ -406,6 +406,14 @@ static void test_refusals(void **state)
     request = (kvferry_request)REQUEST(12, from, to);
     request.source_tokens = 10;
     assert_refused(plan, &request, "source_null");
+    /* Everything at once: an unknown group does not hide what else is wrong. */
+    const kvferry_block_table bad_from[] = {TABLE("attn", 0, 3, 0, 9)};
+    const kvferry_block_table bad_to[] = {TABLE("attn", 0, 5, 32, 5), TABLE("mla", 0, 1)};
+    const kvferry_request bad = REQUEST(12, bad_from, bad_to);
+    static const char *const all[] = {"source_null", "block_range", "target_block_twice",
+                                      "group_unknown"};
+    for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+        assert_refused(plan, &bad, all[i]);
     size_t count;
     request.source_tokens = 12;
     assert_int_equal(kvferry_plan_expand(plan, 0, &request, copies, 0, &count, NULL), KVFERRY_NO_SPACE);

@@ -250,7 +250,7 @@ bool spec_break(random_spec *spec, random_dice *dice)
 {
     random_spec broken = *spec;
     broken.fault = (fault_spec){.kind = (fault_kind)dice_range(dice, 1, FAULT_KINDS - 1)};
-    broken.fault.second = dice_one_in(dice, 3) && broken.fault.kind == FAULT_STREAM;
+    broken.fault.second = dice_one_in(dice, 3);
     bool fits =
         broken.stream_count > 0 && (broken.fault.kind <= FAULT_HOLE ? break_documents(&broken, dice)
                                                                     : break_request(&broken, dice));
