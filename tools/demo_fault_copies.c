@@ -82,26 +82,39 @@ static void add_copy(demo_copies *copies, kvferry_copy copy)
 
 /* --- padded-length --------------------------------------------------------------------------- */
 
-/* A copy that ends what is in a page goes on as if the last stream were a padded page long. */
-static void pad_copy(const block_owners *owners, const kvferry_layout *source, kvferry_copy copy,
-                     demo_copies *result)
+/* A copy that ends what is in a page goes on as if the last stream were a padded page long. false where it
+ * does not end a page, or would leave a segment. */
+static bool pad_copy(const block_owners *owners, const kvferry_layout *source, kvferry_copy *copy)
 {
     landing last;
-    uint64_t end = copy.target_offset + copy.bytes;
-    if (find_landing(owners, copy.target_segment, end - 1, &last)) {
-        const demo_row *row = last.row;
-        uint64_t page = last.page * last.stream->page_stride;
-        uint64_t more = row->last + last.stream->page_stride - row->end;
-        bool ends = end == page + row->end && row->last > row->start &&
-                    row->end - row->start < last.stream->page_stride;
-        if (ends && end + more <= kvferry_layout_segment(owners->layout, copy.target_segment)->bytes &&
-            copy.source_offset + copy.bytes + more <=
-                kvferry_layout_segment(source, copy.source_segment)->bytes) {
-            copy.bytes += more;
-            result->planted++;
-        }
+    uint64_t end = copy->target_offset + copy->bytes;
+    if (!find_landing(owners, copy->target_segment, end - 1, &last))
+        return false;
+    const demo_row *row = last.row;
+    uint64_t stride = last.stream->page_stride, more = row->last + stride - row->end;
+    if (end != last.page * stride + row->end || row->last == row->start ||
+        row->end - row->start >= stride ||
+        end + more > kvferry_layout_segment(owners->layout, copy->target_segment)->bytes ||
+        copy->source_offset + copy->bytes + more >
+            kvferry_layout_segment(source, copy->source_segment)->bytes)
+        return false;
+    copy->bytes += more;
+    return true;
+}
+
+/* Padded pages (states) come behind all others, as connectors list them: none of these heals what they did. */
+static void pad_copies(const block_owners *owners, const kvferry_layout *source,
+                       const demo_copies *copies, demo_copies *result)
+{
+    demo_copies padded = {0};
+    for (size_t i = 0; i < copies->count; i++) {
+        kvferry_copy copy = copies->items[i];
+        add_copy(pad_copy(owners, source, &copy) ? &padded : result, copy);
     }
-    add_copy(result, copy);
+    for (size_t i = 0; i < padded.count; i++)
+        add_copy(result, padded.items[i]);
+    result->planted += padded.count;
+    free(padded.items);
 }
 
 /* --- row-stride, kernel-block ---------------------------------------------------------------- */
@@ -150,12 +163,10 @@ void demo_fault_copies(demo_fault fault, const kvferry_layout *source, const kvf
     block_owners owners;
     owners_create(&owners, target, request);
     demo_copies result = {0};
-    for (size_t i = 0; i < copies->count; i++) {
-        if (fault == DEMO_PADDED_LENGTH)
-            pad_copy(&owners, source, copies->items[i], &result);
-        else
-            misplace_copy(fault, &owners, copies->items[i], &result);
-    }
+    if (fault == DEMO_PADDED_LENGTH)
+        pad_copies(&owners, source, copies, &result);
+    for (size_t i = 0; i < copies->count && fault != DEMO_PADDED_LENGTH; i++)
+        misplace_copy(fault, &owners, copies->items[i], &result);
     owners_free(&owners);
     free(copies->items);
     *copies = result;

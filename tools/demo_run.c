@@ -62,7 +62,7 @@ static demo_request *find_request(demo_run *run, const json_t *message)
     return number >= 1 && number <= run->schedule.count ? &run->schedule.requests[number - 1] : NULL;
 }
 
-static void hear_hello(void *context, const demo_process *process, json_t *message)
+static void hear_start(void *context, const demo_process *process, json_t *message)
 {
     demo_run *run = context;
     json_array_set(run->documents[process->role], process->rank,
@@ -167,7 +167,7 @@ static json_t *empty_array(size_t count)
 static int introduce(demo_run *run)
 {
     demo_bar_draw(run, "starting workers", 0);
-    int status = demo_fleet_wait(&run->fleet, PREFILL | DECODE, "hello", hear_hello, run);
+    int status = demo_fleet_wait(&run->fleet, PREFILL | DECODE, "start", hear_start, run);
     if (status != TOOL_GO_ON)
         return status;
     json_t *targets = json_array();
@@ -177,10 +177,10 @@ static int introduce(demo_run *run)
                                "binding", json_array_get(run->bindings[DEMO_DECODE], i)));
     for (int role = 0; role < DEMO_ROLES; role++)
         demo_fleet_tell(&run->fleet, (demo_role)role,
-                        json_pack("{s:s, s:O, s:O}", "do", "peers", "sources",
+                        json_pack("{s:s, s:O, s:O}", "do", "connect", "sources",
                                   run->documents[DEMO_PREFILL], "targets", targets));
     json_decref(targets);
-    return demo_fleet_wait(&run->fleet, PREFILL | DECODE, "peers", NULL, NULL);
+    return demo_fleet_wait(&run->fleet, PREFILL | DECODE, "connect", NULL, NULL);
 }
 
 static int fill(demo_run *run)

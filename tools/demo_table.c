@@ -108,9 +108,15 @@ static void print_table(const demo_run *run)
                                           ">tokens moved", ">copies", ">bytes", ">time", ">GB/s",
                                           "verdict"};
     tool_table *table = tool_table_create(columns, sizeof columns / sizeof *columns);
+    size_t shown = 0;
     for (size_t i = 0; i < run->schedule.count; i++)
-        add_row(table, run, &run->schedule.requests[i]);
+        if (run->schedule.requests[i].wave <= run->wave) {
+            add_row(table, run, &run->schedule.requests[i]);
+            shown++;
+        }
     tool_table_print(table);
+    if (shown < run->schedule.count)
+        printf("and %s that were not begun\n", tool_number(run->schedule.count - shown));
 }
 
 /* --- what is wrong --------------------------------------------------------------------------- */

@@ -156,7 +156,7 @@ static int introduce(demo_worker *worker)
         return demo_worker_fail(worker, "no binding (%s)", kvferry_status_name(status));
     }
     char *text = demo_bytes_write(binding, binding_size);
-    json_t *message = json_pack("{s:s, s:s, s:s}", "did", "hello", "document", document, "binding",
+    json_t *message = json_pack("{s:s, s:s, s:s}", "did", "start", "document", document, "binding",
                                 text);
     free(text);
     kvferry_free(binding);
@@ -196,7 +196,7 @@ static int meet_peers(demo_worker *worker, const json_t *message)
         if (status != TOOL_GO_ON)
             return status;
     }
-    return say_done(worker, "peers");
+    return say_done(worker, "connect");
 }
 
 static void drop_requests(demo_worker *worker)
@@ -297,7 +297,7 @@ static int check(demo_worker *worker)
 static int do_step(demo_worker *worker, const json_t *message)
 {
     const char *step = demo_text(message, "do");
-    if (strcmp(step, "peers") == 0)
+    if (strcmp(step, "connect") == 0)
         return meet_peers(worker, message);
     if (strcmp(step, "fill") == 0)
         return take_wave(worker, message);

@@ -68,7 +68,7 @@ static void killed_workers(void **state)
     disturb(ENDLESS, 1, SIGKILL, 800, 1, "killed by signal 9");
     disturb(ENDLESS, 6, SIGKILL, 1500, 1, "decode tp2");
     disturb(ENDLESS " --transport tcp", 7, SIGKILL, 1700, 1, "decode tp3");
-    disturb(ENDLESS, 4, SIGSEGV, 1200, 1, "killed by signal 11");
+    disturb(ENDLESS, 4, SIGABRT, 1200, 1, "killed by signal 6");
 }
 
 static void stopped_worker(void **state)
