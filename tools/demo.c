@@ -64,7 +64,8 @@ static int take_topology(const char *option, const char *text, tool_topology *to
     return TOOL_GO_ON;
 }
 
-/* A kernel block's fault shows in blocks of several; where the user left the model open, there are some. */
+/* This fault shows where blocks are several kernel blocks: small ones make them so wherever the memory order
+ * allows it. */
 static void take_fault(const given_options *given, demo_config *config)
 {
     config->fault = demo_fault_parse(given->fault);

@@ -131,10 +131,7 @@ typedef struct demo_extent {
     uint64_t first;  /* the first one that is; at or past `tokens`: none, and no state either */
 } demo_extent;
 
-/* Whether 1/share of what is free now is enough, whatever the extent's `first`. */
-bool demo_pools_hold(const demo_pools *pools, uint64_t tokens, uint64_t share);
-
-/* The most tokens that 1/share of what is free can hold, up to limit; 0: none. */
+/* The most tokens that 1/share of what is free can hold, whatever the extent's `first`, up to limit; 0: none. */
 uint64_t demo_pools_most(const demo_pools *pools, uint64_t share, uint64_t limit);
 
 /* Takes blocks for a request: one table per group. The pools must hold them. */

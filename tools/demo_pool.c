@@ -165,7 +165,7 @@ static uint64_t blocks_needed(const demo_group *group, uint64_t tokens)
     return least(all, ceil_div(group->window, group->block_tokens) + 1);
 }
 
-bool demo_pools_hold(const demo_pools *pools, uint64_t tokens, uint64_t share)
+static bool hold(const demo_pools *pools, uint64_t tokens, uint64_t share)
 {
     for (size_t pool = 0; pool < pools->group_count; pool++) {
         uint64_t needed = 0;
@@ -183,7 +183,7 @@ uint64_t demo_pools_most(const demo_pools *pools, uint64_t share, uint64_t limit
     uint64_t fits = 0, fails = limit + 1;
     while (fails - fits > 1) {
         uint64_t middle = fits + (fails - fits) / 2;
-        if (demo_pools_hold(pools, middle, share))
+        if (hold(pools, middle, share))
             fits = middle;
         else
             fails = middle;
