@@ -65,24 +65,28 @@ static kvferry_status order_sources(assign_job *job)
 
 /* --- cutting --------------------------------------------------------------------------------- */
 
-/* A cut inside the region, at the end of a holder's box along an axis; false if there is none. */
+/* The cut inside the region that is nearest to its middle, at the end of a holder's box along an axis;
+ * false if there is none. Halving keeps the depth low where many workers hold a little each. */
 static bool find_cut(const plan_holding *const *holders, uint32_t count, const kvferry_range *region,
                      uint32_t axes, uint32_t *axis, uint64_t *at)
 {
     for (uint32_t a = 0; a < axes; a++) {
-        uint64_t end = region[a].start + region[a].extent, best = end;
+        uint64_t start = region[a].start, end = start + region[a].extent;
+        uint64_t middle = start + region[a].extent / 2, nearest = UINT64_MAX;
         for (uint32_t i = 0; i < count; i++) {
             uint64_t edges[2] = {holders[i]->box[a].start,
                                  holders[i]->box[a].start + holders[i]->box[a].extent};
-            for (int k = 0; k < 2; k++)
-                if (edges[k] > region[a].start && edges[k] < best)
-                    best = edges[k];
+            for (int k = 0; k < 2; k++) {
+                uint64_t off = edges[k] > middle ? edges[k] - middle : middle - edges[k];
+                if (edges[k] <= start || edges[k] >= end || off >= nearest)
+                    continue;
+                nearest = off;
+                *axis = a;
+                *at = edges[k];
+            }
         }
-        if (best < end) {
-            *axis = a;
-            *at = best;
+        if (nearest != UINT64_MAX)
             return true;
-        }
     }
     return false;
 }

@@ -295,13 +295,12 @@ static void check_coverage(check_side *side, const plan_walk *walk,
                                  (unsigned long long)side->job->request->source_tokens));
 }
 
+/* Walks of one pair of groups follow one another. */
 static bool pair_seen(const plan_source *source, uint32_t index)
 {
-    for (uint32_t i = 0; i < index; i++)
-        if (source->walks[i].source_group == source->walks[index].source_group &&
-            source->walks[i].target_group == source->walks[index].target_group)
-            return true;
-    return false;
+    return index > 0 &&
+           source->walks[index - 1].source_group == source->walks[index].source_group &&
+           source->walks[index - 1].target_group == source->walks[index].target_group;
 }
 
 static bool check_walks(const expand_job *job)

@@ -483,20 +483,42 @@ static compile_key key_of(const compile_job *job, const kvferry_piece *piece)
     return key;
 }
 
-/* Compiles the walk that `first` begins: it and all later pieces of its key. */
-static kvferry_status compile_group(const compile_job *job, const compile_key *keys,
-                                    const compile_nest *nests, bool *done, uint32_t first,
-                                    uint32_t *members)
+static int compare_keys(const void *a, const void *b, void *context)
 {
-    uint32_t count = 0;
-    for (uint32_t i = first; i < job->mine->piece_count; i++) {
-        if (done[i] || memcmp(&keys[i], &keys[first], sizeof(keys[i])) != 0)
-            continue;
-        done[i] = true;
-        members[count++] = i;
+    uint32_t left = *(const uint32_t *)a, right = *(const uint32_t *)b;
+    const compile_key *keys = context, *one = &keys[left], *two = &keys[right];
+    COMPARE(one->source_group, two->source_group);
+    COMPARE(one->target_group, two->target_group);
+    COMPARE(one->source_page_tokens, two->source_page_tokens);
+    COMPARE(one->target_page_tokens, two->target_page_tokens);
+    COMPARE(one->source_seamless, two->source_seamless);
+    COMPARE(one->target_seamless, two->target_seamless);
+    COMPARE(left, right);
+    return 0;
+}
+
+static bool same_key(const compile_key *a, const compile_key *b)
+{
+    return memcmp(a, b, sizeof(*a)) == 0;
+}
+
+/* Compiles each run of pieces with one key; `members` are the pieces' indexes, sorted by key. */
+static kvferry_status compile_walks(compile_job *job, const compile_key *keys,
+                                    const compile_nest *nests, const uint32_t *members, size_t count)
+{
+    uint32_t walks = 0;
+    for (size_t i = 0; i < count; i++)
+        walks += i == 0 || !same_key(&keys[members[i - 1]], &keys[members[i]]);
+    job->mine->walks = base_arena_alloc(&job->plan->arena, walks, sizeof(*job->mine->walks));
+    kvferry_status status = job->mine->walks ? KVFERRY_OK : KVFERRY_NO_MEMORY;
+    for (size_t first = 0, next; first < count && status == KVFERRY_OK; first = next) {
+        for (next = first + 1; next < count; next++)
+            if (!same_key(&keys[members[first]], &keys[members[next]]))
+                break;
+        status = compile_one(job, &keys[members[first]], nests, &members[first],
+                             (uint32_t)(next - first), &job->mine->walks[job->mine->walk_count++]);
     }
-    return compile_one(job, &keys[first], nests, members, count,
-                       &job->mine->walks[job->mine->walk_count++]);
+    return status;
 }
 
 kvferry_status plan_compile(kvferry_plan *plan, size_t source_index, const kvferry_layout *source,
@@ -516,27 +538,18 @@ kvferry_status plan_compile(kvferry_plan *plan, size_t source_index, const kvfer
     kvferry_status status = plan_rows_create(source, &scratch, &job.source_rows);
     compile_key *keys = base_arena_alloc(&scratch, count, sizeof(*keys));
     compile_nest *nests = base_arena_alloc(&scratch, count, sizeof(*nests));
-    bool *done = base_arena_alloc(&scratch, count, sizeof(*done));
     uint32_t *members = base_arena_alloc(&scratch, count, sizeof(*members));
-    uint32_t walks = 0;
-    if (status != KVFERRY_OK || !keys || !nests || !done || !members) {
+    if (!keys || !nests || !members)
         status = KVFERRY_NO_MEMORY;
-        goto out;
-    }
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < count && status == KVFERRY_OK; i++) {
         keys[i] = key_of(&job, &mine->pieces[i]);
         start_nest(&job, &mine->pieces[i], keys[i].target_page_tokens != 0, &nests[i]);
-        bool known = false;
-        for (size_t k = i; k-- > 0 && !known;)
-            known = memcmp(&keys[k], &keys[i], sizeof(keys[i])) == 0;
-        walks += !known;
+        members[i] = (uint32_t)i;
     }
-    mine->walks = base_arena_alloc(&plan->arena, walks, sizeof(*mine->walks));
-    status = mine->walks ? KVFERRY_OK : KVFERRY_NO_MEMORY;
-    for (uint32_t i = 0; i < count && status == KVFERRY_OK; i++)
-        if (!done[i])
-            status = compile_group(&job, keys, nests, done, i, members);
-out:
+    if (status == KVFERRY_OK) {
+        qsort_r(members, count, sizeof(*members), compare_keys, keys);
+        status = compile_walks(&job, keys, nests, members, count);
+    }
     base_arena_free(&scratch);
     return status;
 }

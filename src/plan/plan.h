@@ -105,7 +105,7 @@ typedef struct plan_source {
     size_t piece_count, piece_capacity;
     plan_group *groups;
     uint32_t group_count;
-    plan_walk *walks;
+    plan_walk *walks; /* those of one pair of groups follow one another */
     uint32_t walk_count;
 } plan_source;
 
