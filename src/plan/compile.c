@@ -370,6 +370,10 @@ static kvferry_status store_pages(const compile_job *job, const compile_walk *wa
             return KVFERRY_NO_MEMORY;
     }
     stored->page_copies = stored->run_count;
+    stored->even = stored->run_count > 0;
+    for (uint32_t i = 1; i < stored->run_count; i++)
+        stored->even = stored->even && stored->runs[i].source_page == stored->runs[0].source_page &&
+                       stored->runs[i].target_page == stored->runs[0].target_page;
     stored->nest_first_state = stored->state_count;
     for (uint32_t i = 0; i < walk->page_count; i++) {
         const compile_nest *work = walk->sorted[i];

@@ -69,11 +69,31 @@ static inline void put_run(expand_out *out, const plan_run *run, uint64_t source
                                   .target_segment = run->target_segment};
 }
 
+/* One whole page where all runs have the same page strides: the case that most copies come from. */
+static void put_even_page(expand_out *out, const plan_walk *walk, uint64_t source, uint64_t target)
+{
+    const uint64_t there = source * walk->runs[0].source_page;
+    const uint64_t here = target * walk->runs[0].target_page;
+    kvferry_copy *next = out->next;
+    for (uint32_t i = 0; i < walk->run_count; i++, next++) {
+        const plan_run *run = &walk->runs[i];
+        next->source_offset = run->source_offset + there;
+        next->target_offset = run->target_offset + here;
+        next->bytes = run->bytes;
+        next->source_segment = run->source_segment;
+        next->target_segment = run->target_segment;
+    }
+    out->next = next;
+}
+
 /* `count` consecutive whole pages. */
 static void put_pages(expand_out *out, const plan_walk *walk, uint64_t source, uint64_t target,
                       uint64_t count)
 {
-    for (uint32_t i = 0; i < walk->run_count; i++) {
+    bool even = count == 1 && walk->even;
+    if (even)
+        put_even_page(out, walk, source, target);
+    for (uint32_t i = 0; !even && i < walk->run_count; i++) {
         const plan_run *run = &walk->runs[i];
         if (run->joins)
             put_run(out, run, source, target, 0, run->bytes + (count - 1) * run->target_page);

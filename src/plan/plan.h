@@ -57,9 +57,9 @@ typedef struct plan_nest {
 /* A nest without dims, as it is written for each page: the inner loop of expanding. */
 typedef struct plan_run {
     uint64_t source_offset, target_offset;
-    uint64_t source_page, target_page;
     uint64_t bytes;
     uint32_t source_segment, target_segment;
+    uint64_t source_page, target_page;
     /* Consecutive pages are one copy: what lies between their bytes may be carried. */
     bool joins;
     /* A page whose first states are not wanted is still one copy, from the first wanted one on. */
@@ -82,6 +82,7 @@ typedef struct plan_walk {
 
     plan_run *runs; /* of a whole page */
     uint32_t run_count;
+    bool even; /* all runs have the same page strides */
     plan_nest *nests; /* of a whole page, with dims */
     uint32_t nest_count;
     plan_nest *states; /* of one state: first those of the runs, then those of the nests */
