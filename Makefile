@@ -26,7 +26,7 @@ demo: build ## worker processes, a transfer over UCX, every byte checked
 test: build ## the tests, in a few minutes
 	ctest --preset default --parallel $(JOBS) $(TEST_ARGS)
 
-test-long: build ## a million random plans and other tests that take hours
+test-long: build ## a million random plans, by the name of random_million
 	ctest --preset long --parallel $(JOBS) $(TEST_ARGS)
 
 sanitize: ## the tests under address, undefined-behaviour and thread sanitizers
