@@ -58,12 +58,13 @@ static void refuse(check_side *side, const char *code, const char *group, const 
                     message);
 }
 
+/* A group without streams, as of another stage, has no pool here that an id could be outside of. */
 static void check_ids(check_side *side, const plan_group *group, const kvferry_block_table *table)
 {
     uint32_t highest = 0;
     for (size_t i = 0; i < table->block_count; i++)
         highest = table->blocks[i] > highest ? table->blocks[i] : highest;
-    if (table->block_count == 0 || highest < group->blocks)
+    if (table->block_count == 0 || group->blocks == 0 || highest < group->blocks)
         return;
     for (size_t i = 0; i < table->block_count; i++)
         if (table->blocks[i] >= group->blocks && table->blocks[i] != group->null_block)

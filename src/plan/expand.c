@@ -103,9 +103,12 @@ static void put_pages(expand_out *out, const plan_walk *walk, uint64_t source, u
     }
     for (uint32_t i = 0; i < walk->nest_count; i++) {
         const plan_nest *nest = &walk->nests[i];
-        for (uint64_t k = 0; k < count; k++)
+        /* Pages without a seam, as where the heads lie outside of them. */
+        bool joins = nest->source_page == nest->bytes && nest->target_page == nest->bytes;
+        uint64_t times = joins ? 1 : count, bytes = joins ? nest->bytes * count : nest->bytes;
+        for (uint64_t k = 0; k < times; k++)
             put_dims(out, nest, 0, nest->source_offset + (source + k) * nest->source_page,
-                     nest->target_offset + (target + k) * nest->target_page, nest->bytes);
+                     nest->target_offset + (target + k) * nest->target_page, bytes);
     }
 }
 

@@ -71,7 +71,9 @@ static kvferry_status keep_target(kvferry_plan *plan, const kvferry_layout *targ
         return KVFERRY_NO_MEMORY;
     for (uint32_t i = 0; i < count; i++) {
         plan->groups[i].first_bit = plan->scratch_bits;
-        plan->scratch_bits += base_ceil_div(plan->groups[i].blocks, 64) * 64;
+        /* Ids have 32 bits, whatever the pool. */
+        uint64_t ids = base_min(plan->groups[i].blocks, (uint64_t)UINT32_MAX + 1);
+        plan->scratch_bits += base_ceil_div(ids, 64) * 64;
         for (uint32_t k = 0; k < count; k++)
             plan->share[(size_t)i * count + k] = kvferry_layout_groups_share(target, i, k);
     }

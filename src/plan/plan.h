@@ -137,10 +137,11 @@ typedef struct plan_span {
 } plan_span;
 
 /* Where, in each row of a target, cells lie that a copy for `group` must leave alone unless they are
- * its own: those of the group's streams, and of the groups that do not share bytes with it (the block
- * of that id may be another request's). Repeats every `period` bytes. Starts zeroed. */
+ * its own: those of the group's streams, and of other groups' blocks, which may be another request's.
+ * Only a group that shares bytes with it, in a stream whose blocks lie in rows of equal ids, has none:
+ * such a block is this request's too. Repeats every `period` bytes. Starts zeroed. */
 typedef struct plan_obstacles {
-    uint64_t period, low;
+    uint64_t period, block, low; /* bytes from page to page and from block to block */
     uint32_t segment, group;
     plan_span *spans; /* apart and in order; free() them */
     size_t count, capacity;

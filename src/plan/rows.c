@@ -101,16 +101,28 @@ static void unite(plan_obstacles *obstacles)
     obstacles->count = kept;
 }
 
+/* Whether each block of the stream lies in the rows of the block of that id. */
+static bool keeps_to_rows(const kvferry_layout *layout, const kvferry_stream *stream, uint64_t hull,
+                          const plan_obstacles *obstacles)
+{
+    uint64_t ratio = layout_stream_ratio(layout, stream);
+    uint64_t block = stream->page_stride * ratio, span = block - stream->page_stride + hull;
+    return block == obstacles->block && stream->offset >= obstacles->low && span <= block &&
+           stream->offset - obstacles->low <= block - span;
+}
+
 kvferry_status plan_obstacles_find(const plan_rows *rows, uint32_t like, uint32_t group,
                                    plan_obstacles *obstacles)
 {
     const kvferry_layout *layout = rows->layout;
     const kvferry_stream *model = kvferry_layout_stream(layout, like);
     uint64_t low = rows->low[like], end = low + model->pages * model->page_stride;
-    if (obstacles->period == model->page_stride && obstacles->low == low &&
-        obstacles->segment == model->segment && obstacles->group == group)
+    uint64_t block = model->page_stride * layout_stream_ratio(layout, model);
+    if (obstacles->period == model->page_stride && obstacles->block == block &&
+        obstacles->low == low && obstacles->segment == model->segment && obstacles->group == group)
         return KVFERRY_OK;
     obstacles->period = model->page_stride;
+    obstacles->block = block;
     obstacles->low = low;
     obstacles->segment = model->segment;
     obstacles->group = group;
@@ -121,7 +133,8 @@ kvferry_status plan_obstacles_find(const plan_rows *rows, uint32_t like, uint32_
         if (stream->segment != model->segment || stream->pages == 0 || stream->offset >= end ||
             stream->offset + (stream->pages - 1) * stream->page_stride + hull <= low)
             continue;
-        if (stream->group != group && kvferry_layout_groups_share(layout, stream->group, group))
+        if (stream->group != group && kvferry_layout_groups_share(layout, stream->group, group) &&
+            keeps_to_rows(layout, stream, hull, obstacles))
             continue;
         bool regular = stream->page_stride == obstacles->period && hull <= obstacles->period;
         if (!(regular ? add_repeated(obstacles, stream->offset, hull)
@@ -148,11 +161,11 @@ static bool free_between(const plan_obstacles *obstacles, uint64_t start, uint64
 
 bool plan_obstacles_free(const plan_obstacles *obstacles, uint64_t offset, uint64_t bytes)
 {
-    uint64_t start = offset % obstacles->period, end = start + bytes;
     if (bytes == 0)
         return true;
-    if (bytes > obstacles->period)
-        return obstacles->count == 0;
+    if (bytes > obstacles->period) /* a single page may have no stride, and so no row */
+        return obstacles->period && obstacles->count == 0;
+    uint64_t start = offset % obstacles->period, end = start + bytes;
     if (end <= obstacles->period)
         return free_between(obstacles, start, end);
     return free_between(obstacles, start, obstacles->period) &&
