@@ -91,12 +91,18 @@ static void check_table(check_side *side, const plan_group *group, const kvferry
     if (live != 1)
         refuse(side, "state_blocks", table->group, "exactly one block that is not null",
                base_format("%zu", live), "a state or ring group has one live block");
-    if (side->job->request->source_tokens != side->job->request->target_tokens)
+}
+
+/* Of the target's groups only: what it does not list is not moved. */
+static void check_position(check_side *side, const plan_group *group,
+                           const kvferry_block_table *table)
+{
+    const kvferry_request *request = side->job->request;
+    if (group->kind != KVFERRY_GROUP_PAGED && request->source_tokens != request->target_tokens)
         refuse(side, "state_position", table->group,
                base_format("the source's position, %llu tokens",
-                           (unsigned long long)side->job->request->source_tokens),
-               base_format("%llu tokens wanted",
-                           (unsigned long long)side->job->request->target_tokens),
+                           (unsigned long long)request->source_tokens),
+               base_format("%llu tokens wanted", (unsigned long long)request->target_tokens),
                "a state is valid at one position only");
 }
 
@@ -218,11 +224,13 @@ static bool check_target(const expand_job *job, uint64_t *scratch)
         const kvferry_block_table *table = &job->request->target[i];
         check_twice(&side, job->request->target, i);
         const plan_group *group = find_group(plan->groups, plan->group_count, table->group);
-        if (group)
-            check_table(&side, group, table);
-        else
+        if (!group) {
             refuse(&side, "group_unknown", table->group, "a group of the target worker",
                    "no such group", "the request names a group that the target does not have");
+            continue;
+        }
+        check_table(&side, group, table);
+        check_position(&side, group, table);
     }
     for (size_t i = 0; i < job->request->target_count; i++)
         check_owners(&side, i, scratch);

@@ -130,6 +130,20 @@ static void test_a_group_without_streams_has_any_block(void **state)
     kvferry_layout_free(sources[1]);
 }
 
+/* The source lists all that it has; only what the target lists has to be at its position. */
+static void test_only_states_that_move_have_a_position(void **state)
+{
+    (void)state;
+    kvferry_layout *layout = stage(0);
+    kvferry_plan *plan = test_plan(&layout, 1, layout);
+    const kvferry_block_table from[] = {TABLE("first", 0, 3)};
+    const kvferry_request request = {
+        .source_tokens = 9, .target_tokens = 7, .source = from, .source_count = 1};
+    assert_int_equal(test_expand(plan, 0, &request, copies), 0);
+    kvferry_plan_free(plan);
+    kvferry_layout_free(layout);
+}
+
 /* Pools that together have more blocks than 64 bits count: a buffer for all ids is still asked for. */
 static void test_pools_of_any_size(void **state)
 {
@@ -200,6 +214,7 @@ int main(void)
         cmocka_unit_test(test_a_page_without_a_stride_has_no_row),
         cmocka_unit_test(test_only_equal_ids_are_carried_over),
         cmocka_unit_test(test_a_group_without_streams_has_any_block),
+        cmocka_unit_test(test_only_states_that_move_have_a_position),
         cmocka_unit_test(test_pools_of_any_size),
         cmocka_unit_test(test_consecutive_blocks_of_heads_outside),
     };
