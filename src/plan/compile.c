@@ -315,7 +315,8 @@ static kvferry_status store_run(const compile_job *job, const compile_walk *walk
                       .source_segment = nest->source_segment,
                       .target_segment = nest->target_segment,
                       .cuts = work->cuts && (work->state_count == 1 || in_row(job, work))};
-    if (run->source_page != run->target_page || run->bytes > run->target_page)
+    run->joins = run->source_page == run->target_page && run->bytes == run->target_page;
+    if (run->joins || run->source_page != run->target_page || run->bytes > run->target_page)
         return KVFERRY_OK;
     kvferry_status status = plan_obstacles_find(job->target_rows, work->target_stream,
                                                 walk->key.target_group, job->obstacles);

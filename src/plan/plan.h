@@ -128,6 +128,8 @@ typedef struct plan_rows {
     const kvferry_layout *layout;
     uint64_t *low;   /* per stream: the row's lowest offset, of page 0 */
     uint64_t *hull;  /* per stream: bytes from its first to past its last cell inside a page */
+    uint32_t *by_start; /* the streams by segment and offset */
+    uint64_t *reach; /* per place in that order: how far the segment's streams up to it reach */
 } plan_rows;
 
 kvferry_status plan_rows_create(const kvferry_layout *layout, base_arena *arena, plan_rows *rows);

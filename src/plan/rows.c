@@ -28,14 +28,49 @@ static int compare_places(const void *a, const void *b, void *context)
     return 0;
 }
 
+/* The byte after the last one of a stream. */
+static uint64_t stream_end(const kvferry_stream *stream, uint64_t hull)
+{
+    return stream->pages ? stream->offset + (stream->pages - 1) * stream->page_stride + hull : 0;
+}
+
+static int compare_starts(const void *a, const void *b, void *context)
+{
+    const kvferry_layout *layout = context;
+    const kvferry_stream *left = kvferry_layout_stream(layout, *(const uint32_t *)a);
+    const kvferry_stream *right = kvferry_layout_stream(layout, *(const uint32_t *)b);
+    if (left->segment != right->segment)
+        return left->segment < right->segment ? -1 : 1;
+    return left->offset < right->offset ? -1 : left->offset > right->offset;
+}
+
+/* Puts the streams in order of their first bytes, so that a row finds those it meets. */
+static void order_by_start(plan_rows *rows, uint32_t count)
+{
+    const kvferry_layout *layout = rows->layout;
+    for (uint32_t i = 0; i < count; i++)
+        rows->by_start[i] = i;
+    if (count)
+        qsort_r(rows->by_start, count, sizeof(*rows->by_start), compare_starts, (void *)layout);
+    for (uint32_t i = 0; i < count; i++) {
+        const kvferry_stream *stream = kvferry_layout_stream(layout, rows->by_start[i]);
+        bool first = i == 0 || kvferry_layout_stream(layout, rows->by_start[i - 1])->segment !=
+                                   stream->segment;
+        rows->reach[i] = base_max(first ? 0 : rows->reach[i - 1],
+                                  stream_end(stream, rows->hull[rows->by_start[i]]));
+    }
+}
+
 kvferry_status plan_rows_create(const kvferry_layout *layout, base_arena *arena, plan_rows *rows)
 {
     uint32_t count = kvferry_layout_stream_count(layout);
     rows->layout = layout;
     rows->low = base_arena_alloc(arena, count, sizeof(*rows->low));
     rows->hull = base_arena_alloc(arena, count, sizeof(*rows->hull));
+    rows->by_start = base_arena_alloc(arena, count, sizeof(*rows->by_start));
+    rows->reach = base_arena_alloc(arena, count, sizeof(*rows->reach));
     uint32_t *sorted = base_alloc(count, sizeof(*sorted));
-    if (!rows->low || !rows->hull || !sorted) {
+    if (!rows->low || !rows->hull || !rows->by_start || !rows->reach || !sorted) {
         free(sorted);
         return KVFERRY_NO_MEMORY;
     }
@@ -54,6 +89,7 @@ kvferry_status plan_rows_create(const kvferry_layout *layout, base_arena *arena,
         rows->hull[sorted[i]] = stream_hull(stream);
     }
     free(sorted);
+    order_by_start(rows, count);
     return KVFERRY_OK;
 }
 
@@ -111,6 +147,38 @@ static bool keeps_to_rows(const kvferry_layout *layout, const kvferry_stream *st
            stream->offset - obstacles->low <= block - span;
 }
 
+/* How many streams of the order start before `end` of the segment, or lie in an earlier segment. */
+static uint32_t streams_before(const plan_rows *rows, uint32_t segment, uint64_t end)
+{
+    uint32_t low = 0, high = kvferry_layout_stream_count(rows->layout);
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        const kvferry_stream *stream = kvferry_layout_stream(rows->layout, rows->by_start[middle]);
+        if (stream->segment < segment || (stream->segment == segment && stream->offset < end))
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* Adds what of a stream is in the way, if anything is. */
+static bool add_stream(const plan_rows *rows, uint32_t index, plan_obstacles *obstacles)
+{
+    const kvferry_layout *layout = rows->layout;
+    const kvferry_stream *stream = kvferry_layout_stream(layout, index);
+    uint64_t hull = rows->hull[index];
+    if (stream_end(stream, hull) <= obstacles->low)
+        return true;
+    if (stream->group != obstacles->group &&
+        kvferry_layout_groups_share(layout, stream->group, obstacles->group) &&
+        keeps_to_rows(layout, stream, hull, obstacles))
+        return true;
+    if (stream->page_stride == obstacles->period && hull <= obstacles->period)
+        return add_repeated(obstacles, stream->offset, hull);
+    return add_span(obstacles, 0, obstacles->period);
+}
+
 kvferry_status plan_obstacles_find(const plan_rows *rows, uint32_t like, uint32_t group,
                                    plan_obstacles *obstacles)
 {
@@ -127,18 +195,11 @@ kvferry_status plan_obstacles_find(const plan_rows *rows, uint32_t like, uint32_
     obstacles->segment = model->segment;
     obstacles->group = group;
     obstacles->count = 0;
-    for (uint32_t i = 0; i < kvferry_layout_stream_count(layout); i++) {
-        const kvferry_stream *stream = kvferry_layout_stream(layout, i);
-        uint64_t hull = rows->hull[i];
-        if (stream->segment != model->segment || stream->pages == 0 || stream->offset >= end ||
-            stream->offset + (stream->pages - 1) * stream->page_stride + hull <= low)
-            continue;
-        if (stream->group != group && kvferry_layout_groups_share(layout, stream->group, group) &&
-            keeps_to_rows(layout, stream, hull, obstacles))
-            continue;
-        bool regular = stream->page_stride == obstacles->period && hull <= obstacles->period;
-        if (!(regular ? add_repeated(obstacles, stream->offset, hull)
-                      : add_span(obstacles, 0, obstacles->period)))
+    for (uint32_t i = streams_before(rows, model->segment, end); i-- > 0;) {
+        const kvferry_stream *stream = kvferry_layout_stream(layout, rows->by_start[i]);
+        if (stream->segment != model->segment || rows->reach[i] <= low)
+            break;
+        if (!add_stream(rows, rows->by_start[i], obstacles))
             return KVFERRY_NO_MEMORY;
     }
     unite(obstacles);
