@@ -125,9 +125,9 @@ KVFERRY_API kvferry_status kvferry_engine_connect(kvferry_engine *engine, const 
 KVFERRY_API bool kvferry_peer_lost(const kvferry_peer *peer);
 
 /* Tears the connection down by force: transfers that are not over end with KVFERRY_PEER_LOST, all are
- * over, and nothing of them leaves this worker any more. Bytes that it had sent before may still lie in
- * the peer's own queue and land when the peer progresses next. Frees the peer; transfers stay the
- * caller's to free. */
+ * over, and nothing of them leaves this worker any more. It may wait up to a second for a peer that
+ * does not answer. Bytes that this worker had sent before may still lie in the peer's own queue and
+ * land when the peer progresses next. Frees the peer; transfers stay the caller's to free. */
 KVFERRY_API void kvferry_peer_close(kvferry_peer *peer);
 
 /* --- transfers ----------------------------------------------------------------------------- */

@@ -104,7 +104,25 @@ static inline kvferry_engine *pair_open(const pair_setup *setup, unsigned char *
     return engine;
 }
 
-/* The peer: 'd' dumps its segment into the window, 'l' loads it from there, 'q' ends it. */
+/* Writes the first half of the own segment to the second half of the body's, whose binding this is. */
+static inline void pair_write_back(const pair_setup *setup, kvferry_engine *engine,
+                                   const void *binding, size_t size)
+{
+    kvferry_peer *peer;
+    kvferry_transfer *transfer;
+    const kvferry_copy copy = {.target_offset = setup->bytes / 2, .bytes = setup->bytes / 2};
+    PAIR_EQUAL(kvferry_engine_connect(engine, binding, size, &peer, NULL), KVFERRY_OK);
+    PAIR_EQUAL(kvferry_transfer_begin(engine, peer, KVFERRY_WRITE, &copy, 1, 0, &transfer, NULL),
+               KVFERRY_OK);
+    while (!kvferry_transfer_get(transfer)->over)
+        kvferry_engine_progress(engine, NULL);
+    PAIR_EQUAL(kvferry_transfer_get(transfer)->status, KVFERRY_OK);
+    PAIR_EQUAL(kvferry_transfer_free(transfer), KVFERRY_OK);
+    kvferry_peer_close(peer);
+}
+
+/* The peer: 'd' dumps its segment into the window, 'l' loads it from there, 'w' and a binding writes
+ * back. It ends with its channel. */
 static inline void pair_serve(const pair_setup *setup, int channel, unsigned char *window)
 {
     kvferry_report *report;
@@ -116,28 +134,33 @@ static inline void pair_serve(const pair_setup *setup, int channel, unsigned cha
     PAIR_EQUAL(kvferry_engine_export(engine, &binding, &size, report), KVFERRY_OK);
     PAIR_CHECK(send(channel, binding, size, 0) == (ssize_t)size);
     kvferry_free(binding);
-    for (char command = 0; command != 'q';) {
+    static char command[1 << 16];
+    for (;;) {
         kvferry_engine_progress(engine, NULL);
-        ssize_t got = recv(channel, &command, 1, MSG_DONTWAIT);
+        ssize_t got = recv(channel, command, sizeof(command), MSG_DONTWAIT);
         if (got == 0)
-            break; /* the body is gone */
+            break;
         if (got < 0) {
             PAIR_CHECK(errno == EAGAIN);
             continue;
         }
-        if (command == 'd')
+        if (command[0] == 'd')
             memcpy(window, memory, setup->bytes);
-        if (command == 'l')
+        if (command[0] == 'l')
             memcpy(memory, window, setup->bytes);
-        PAIR_CHECK(send(channel, &command, 1, 0) == 1);
+        if (command[0] == 'w')
+            pair_write_back(setup, engine, command + 1, (size_t)got - 1);
+        PAIR_CHECK(send(channel, command, 1, 0) == 1);
     }
     kvferry_engine_close(engine);
     kvferry_report_free(report);
     exit(0);
 }
 
-static inline void pair_start_peer(const pair_setup *setup, pair_peer *peer)
+static inline void pair_start_peer(pair_world *pair, unsigned index)
 {
+    const pair_setup *setup = pair->setup;
+    pair_peer *peer = &pair->peers[index];
     int ends[2];
     PAIR_CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends) == 0);
     peer->window =
@@ -147,6 +170,8 @@ static inline void pair_start_peer(const pair_setup *setup, pair_peer *peer)
     PAIR_CHECK(peer->pid >= 0);
     if (peer->pid == 0) {
         close(ends[0]);
+        while (index--)
+            close(pair->peers[index].channel); /* else those would not see their end */
         pair_serve(setup, ends[1], peer->window);
     }
     close(ends[1]);
@@ -160,16 +185,19 @@ static inline void pair_start_peer(const pair_setup *setup, pair_peer *peer)
     memcpy(peer->binding, received, peer->binding_size);
 }
 
-/* Commands the peer, progressing meanwhile. */
+/* Waits for the peer's answer, progressing meanwhile. */
+static inline void pair_wait(pair_world *pair, unsigned index)
+{
+    for (char answer; recv(pair->peers[index].channel, &answer, 1, MSG_DONTWAIT) != 1;) {
+        PAIR_CHECK(errno == EAGAIN);
+        kvferry_engine_progress(pair->engine, NULL);
+    }
+}
+
 static inline void pair_command(pair_world *pair, unsigned index, char command)
 {
-    int channel = pair->peers[index].channel;
-    PAIR_CHECK(send(channel, &command, 1, 0) == 1);
-    for (char answer; recv(channel, &answer, 1, MSG_DONTWAIT) != 1;) {
-        PAIR_CHECK(errno == EAGAIN);
-        if (pair->engine)
-            kvferry_engine_progress(pair->engine, NULL);
-    }
+    PAIR_CHECK(send(pair->peers[index].channel, &command, 1, 0) == 1);
+    pair_wait(pair, index);
 }
 
 static inline kvferry_peer *pair_connect(pair_world *pair, unsigned index)
@@ -223,7 +251,7 @@ static inline void pair_run_body(const pair_setup *setup, void (*body)(pair_worl
     PAIR_EQUAL(kvferry_report_create(&pair.report), KVFERRY_OK);
     unsigned peers = setup->peers ? setup->peers : 1;
     for (unsigned i = 0; i < peers; i++)
-        pair_start_peer(setup, &pair.peers[i]);
+        pair_start_peer(&pair, i);
     pair.engine = pair_open(setup, &pair.memory, pair.report);
     body(&pair);
     kvferry_engine_close(pair.engine);
@@ -231,9 +259,10 @@ static inline void pair_run_body(const pair_setup *setup, void (*body)(pair_worl
     for (unsigned i = 0; i < peers; i++) {
         int status;
         close(pair.peers[i].channel);
-        PAIR_CHECK(waitpid(pair.peers[i].pid, &status, 0) == pair.peers[i].pid);
-        PAIR_CHECK((WIFEXITED(status) && WEXITSTATUS(status) == 0) ||
-                   (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL));
+        if (pair.peers[i].pid) { /* not killed by the body */
+            PAIR_CHECK(waitpid(pair.peers[i].pid, &status, 0) == pair.peers[i].pid);
+            PAIR_CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+        }
         free(pair.peers[i].binding);
         munmap(pair.peers[i].window, setup->bytes);
     }

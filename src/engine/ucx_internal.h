@@ -40,6 +40,7 @@ struct ucx_peer {
     ucx_remote *remotes;
     ucx_batch *out;
     bool lost;
+    bool opening; /* the connection's first flush is out */
 };
 
 struct ucx_engine {

@@ -2,11 +2,15 @@
 /* Connections over UCX: one endpoint from here to the peer's worker; the way back is the peer's own. */
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "engine/ucx_internal.h"
 
 /* UCX reads addresses and keys without their sizes: zeros behind them end what a wrong length begins. */
-enum { SLACK = 4096, CLOSE_ROUNDS = 1000000 };
+enum { SLACK = 4096 };
+
+/* How long a close waits for what a live peer does at once, and for what UCX does without it. */
+static const uint64_t settling_ns = 1000000000, closing_ns = 5000000000;
 
 static void *padded(const void *data, size_t size)
 {
@@ -20,6 +24,26 @@ static void on_error(void *data, ucp_ep_h endpoint, ucs_status_t status)
 {
     (void)endpoint, (void)status;
     ((ucx_peer *)data)->lost = true;
+}
+
+static void on_open(void *request, ucs_status_t status, void *data)
+{
+    (void)status; /* a failure comes to on_error too */
+    ((ucx_peer *)data)->opening = false;
+    ucp_request_free(request);
+}
+
+/* Brings the connection up before its first copy, and lets a close know that it is. */
+static void begin_opening(ucx_peer *peer)
+{
+    const ucp_request_param_t how = {
+        .op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA,
+        .cb.send = on_open,
+        .user_data = peer,
+    };
+    ucs_status_ptr_t answer = ucp_ep_flush_nbx(peer->endpoint, &how);
+    peer->opening = UCS_PTR_IS_PTR(answer);
+    peer->lost = peer->lost || UCS_PTR_IS_ERR(answer);
 }
 
 static kvferry_status open_endpoint(ucx_engine *engine, ucx_peer *peer, const void *address,
@@ -36,6 +60,8 @@ static kvferry_status open_endpoint(ucx_engine *engine, ucx_peer *peer, const vo
     ucs_status_t status = ucp_ep_create(engine->worker, &params, &peer->endpoint);
     if (status != UCS_OK)
         ucx_report(report, "no way to the peer with these transports", status);
+    else
+        begin_opening(peer);
     ucx_words_end();
     return ucx_status(status);
 }
@@ -92,18 +118,37 @@ bool ucx_peer_lost(void *self, void *peer)
     return ((const ucx_peer *)peer)->lost;
 }
 
+static uint64_t now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/*
+ * A target of writes over TCP ends with an assertion inside UCX (1.13 and 1.22) when it has a message to
+ * answer and the connection is gone. So what was begun is finished first, where the peer lives.
+ */
+static void settle(ucx_engine *engine, const ucx_peer *peer)
+{
+    uint64_t end = now_ns() + settling_ns;
+    while ((peer->opening || peer->out) && !peer->lost && now_ns() < end)
+        ucp_worker_progress(engine->worker);
+}
+
 /* Closes by force, and lets UCX complete what was out. */
 static void close_endpoint(ucx_engine *engine, ucx_peer *peer)
 {
     const ucp_request_param_t how = {.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS,
                                      .flags = UCP_EP_CLOSE_FLAG_FORCE};
     ucs_status_ptr_t request = ucp_ep_close_nbx(peer->endpoint, &how);
-    for (unsigned round = 0; round < CLOSE_ROUNDS; round++) {
+    uint64_t end = now_ns() + closing_ns;
+    do {
         bool closed = !UCS_PTR_IS_PTR(request) || ucp_request_check_status(request) != UCS_INPROGRESS;
-        if (closed && !peer->out)
+        if (closed && !peer->out && !peer->opening)
             break;
         ucp_worker_progress(engine->worker);
-    }
+    } while (now_ns() < end);
     if (UCS_PTR_IS_PTR(request))
         ucp_request_free(request);
 }
@@ -113,6 +158,7 @@ void ucx_peer_close(void *self, void *peer)
     ucx_engine *engine = self;
     ucx_peer *gone = peer;
     ucx_words_begin();
+    settle(engine, gone);
     close_endpoint(engine, gone);
     while (gone->remotes) {
         ucx_remote *remote = gone->remotes;
@@ -129,5 +175,6 @@ void ucx_peer_close(void *self, void *peer)
         batch->peer = NULL;
         batch->end(batch->handle, KVFERRY_PEER_LOST, "the connection was closed");
     }
-    free(gone);
+    if (!gone->opening) /* else UCX may still call back: it is not worth a crash */
+        free(gone);
 }

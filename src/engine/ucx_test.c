@@ -89,10 +89,157 @@ static void test_moves(void **state)
     run_everywhere(move_both_ways, SEGMENT, 1);
 }
 
+/* Transfers to all peers at once, two to each, of small and large copies. */
+static void move_to_all(pair_world *pair)
+{
+    enum { SMALL = 500, EACH = 700 };
+    static kvferry_copy small[SMALL];
+    const kvferry_copy large = {.source_offset = MIB, .target_offset = MIB, .bytes = MIB};
+    kvferry_peer *peers[PAIR_PEERS];
+    kvferry_transfer *transfers[2 * PAIR_PEERS];
+    for (uint64_t i = 0; i < SMALL; i++)
+        small[i] = (kvferry_copy){.source_offset = i * EACH, .target_offset = i * EACH, .bytes = EACH};
+    pair_fill(pair->memory, 2 * MIB, 9);
+    for (unsigned i = 0; i < PAIR_PEERS; i++) {
+        peers[i] = pair_connect(pair, i);
+        transfers[2 * i] = pair_begin(pair, peers[i], KVFERRY_WRITE, small, SMALL, 0);
+        transfers[2 * i + 1] = pair_begin(pair, peers[i], KVFERRY_WRITE, &large, 1, 0);
+    }
+    for (unsigned i = 0; i < 2 * PAIR_PEERS; i++)
+        PAIR_EQUAL(pair_finish(pair, transfers[i]), KVFERRY_OK);
+    for (unsigned i = 0; i < PAIR_PEERS; i++) {
+        pair_command(pair, i, 'd');
+        PAIR_CHECK(memcmp(pair->peers[i].window, pair->memory, SMALL * EACH) == 0);
+        PAIR_CHECK(memcmp(pair->peers[i].window + MIB, pair->memory + MIB, MIB) == 0);
+        PAIR_EQUAL(pair->peers[i].window[SMALL * EACH], 0);
+    }
+}
+
+static void test_peers(void **state)
+{
+    (void)state;
+    run_everywhere(move_to_all, 2 * MIB, PAIR_PEERS);
+}
+
+/* Each side writes to the other at the same time. */
+static void move_crosswise(pair_world *pair)
+{
+    enum { HALF = 4 * MIB };
+    static char message[1 << 16];
+    void *binding;
+    size_t size;
+    pair_fill(pair->memory, HALF, 1);
+    pair_fill(pair->peers[0].window, HALF, 2);
+    pair_command(pair, 0, 'l');
+    PAIR_EQUAL(kvferry_engine_export(pair->engine, &binding, &size, NULL), KVFERRY_OK);
+    message[0] = 'w';
+    memcpy(message + 1, binding, size);
+    kvferry_free(binding);
+    PAIR_CHECK(send(pair->peers[0].channel, message, size + 1, 0) == (ssize_t)size + 1);
+    const kvferry_copy copy = {.target_offset = HALF, .bytes = HALF};
+    kvferry_peer *peer = pair_connect(pair, 0);
+    PAIR_EQUAL(pair_finish(pair, pair_begin(pair, peer, KVFERRY_WRITE, &copy, 1, 0)), KVFERRY_OK);
+    pair_wait(pair, 0);
+    PAIR_CHECK(memcmp(pair->memory + HALF, pair->peers[0].window, HALF) == 0);
+    pair_command(pair, 0, 'd');
+    PAIR_CHECK(memcmp(pair->peers[0].window + HALF, pair->memory, HALF) == 0);
+}
+
+static void test_crosswise(void **state)
+{
+    (void)state;
+    run_everywhere(move_crosswise, 8 * MIB, 1);
+}
+
+/* A long prompt's worth of small copies in one submission. */
+static void move_many(pair_world *pair)
+{
+    enum { MANY = 262144, EACH = 40 };
+    kvferry_copy *copies = calloc(MANY, sizeof(*copies));
+    PAIR_CHECK(copies);
+    for (uint64_t i = 0; i < MANY; i++) {
+        uint64_t other = i * 40503 % MANY;
+        copies[i] = (kvferry_copy){
+            .source_offset = i * EACH, .target_offset = other * EACH, .bytes = EACH - i % 3};
+    }
+    pair_fill(pair->memory, MANY * EACH, 3);
+    unsigned char *expected = calloc(1, MANY * EACH);
+    PAIR_CHECK(expected);
+    apply(copies, MANY, pair->memory, expected);
+    kvferry_peer *peer = pair_connect(pair, 0);
+    PAIR_EQUAL(pair_finish(pair, pair_begin(pair, peer, KVFERRY_WRITE, copies, MANY, 0)), KVFERRY_OK);
+    pair_command(pair, 0, 'd');
+    PAIR_CHECK(memcmp(pair->peers[0].window, expected, MANY * EACH) == 0);
+    free(expected);
+    free(copies);
+}
+
+static void test_many(void **state)
+{
+    (void)state;
+    run_everywhere(move_many, 262144 * 40, 1);
+}
+
+/* Waiting on the descriptor instead of spinning. A lost wake-up shows as a test that never ends. */
+static void move_waiting(pair_world *pair)
+{
+    const kvferry_copy copy = {.bytes = 8 * MIB};
+    kvferry_peer *peer = pair_connect(pair, 0);
+    pair_fill(pair->memory, 8 * MIB, 4);
+    struct pollfd watch = {.fd = kvferry_engine_fd(pair->engine), .events = POLLIN};
+    PAIR_CHECK(watch.fd >= 0);
+    kvferry_transfer *transfer = pair_begin(pair, peer, KVFERRY_WRITE, &copy, 1, 0);
+    PAIR_EQUAL(kvferry_engine_arm(pair->engine), KVFERRY_BUSY); /* there is something to submit */
+    while (!kvferry_transfer_get(transfer)->over) {
+        kvferry_engine_progress(pair->engine, NULL);
+        if (kvferry_transfer_get(transfer)->over)
+            break;
+        kvferry_status status = kvferry_engine_arm(pair->engine);
+        PAIR_CHECK(status == KVFERRY_OK || status == KVFERRY_BUSY);
+        if (status == KVFERRY_OK)
+            PAIR_EQUAL(poll(&watch, 1, -1), 1);
+    }
+    PAIR_EQUAL(pair_finish(pair, transfer), KVFERRY_OK);
+    pair_command(pair, 0, 'd');
+    PAIR_CHECK(memcmp(pair->peers[0].window, pair->memory, 8 * MIB) == 0);
+}
+
+static void test_waiting(void **state)
+{
+    (void)state;
+    run_everywhere(move_waiting, 8 * MIB, 1);
+}
+
+/* Refused as by every engine: before a byte moves, here before UCX could be killed by it. */
+static void move_out_of_range(pair_world *pair)
+{
+    const kvferry_copy copies[] = {{.bytes = 100},
+                                   {.target_offset = MIB - 1, .bytes = 2},
+                                   {.target_offset = UINT64_MAX, .bytes = 2}};
+    kvferry_peer *peer = pair_connect(pair, 0);
+    kvferry_transfer *transfer = NULL;
+    memset(pair->memory, 1, MIB);
+    PAIR_EQUAL(kvferry_transfer_begin(pair->engine, peer, KVFERRY_WRITE, copies, 3, 0, &transfer,
+                                      pair->report),
+               KVFERRY_OUT_OF_RANGE);
+    PAIR_EQUAL(kvferry_report_count(pair->report), 2);
+    pair_command(pair, 0, 'd');
+    for (size_t i = 0; i < MIB; i++)
+        PAIR_EQUAL(pair->peers[0].window[i], 0);
+}
+
+static void test_out_of_range(void **state)
+{
+    (void)state;
+    run_everywhere(move_out_of_range, MIB, 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_moves),
+        cmocka_unit_test(test_moves),   cmocka_unit_test(test_peers),
+        cmocka_unit_test(test_crosswise), cmocka_unit_test(test_many),
+        cmocka_unit_test(test_waiting), cmocka_unit_test(test_out_of_range),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -69,6 +69,7 @@ kvferry_status ucx_status(ucs_status_t status)
     case UCS_ERR_CONNECTION_RESET:
     case UCS_ERR_ENDPOINT_TIMEOUT:
     case UCS_ERR_REJECTED:
+    case UCS_ERR_SHMEM_SEGMENT: /* its shared memory went with it */
         return KVFERRY_PEER_LOST;
     default:
         return UCS_IS_LINK_ERROR(status) || UCS_IS_ENDPOINT_ERROR(status) ? KVFERRY_PEER_LOST
