@@ -11,9 +11,10 @@ typedef struct benchmark {
 
 static const benchmark benchmarks[] = {
     {"plan", "bench plan", bench_plan},
+    {"transfer", "bench transfer", bench_transfer},
 };
 #define COUNT (sizeof(benchmarks) / sizeof(*benchmarks))
-#define NAMES "plan"
+#define NAMES "plan, transfer"
 
 static int run(const benchmark *chosen, int argc, char **argv)
 {
@@ -39,9 +40,10 @@ static int run_all(void)
 int tool_bench(int argc, char **argv)
 {
     const tool_usage usage = {
-        .synopsis = "[plan [options]]",
+        .synopsis = "[plan|transfer [options]]",
         .about = "Measures against the machine's own limits, in one run; without a name, everything.\n"
                  "  plan      compiling plans and expanding requests into copies\n"
+                 "  transfer  moving blocks between two processes\n"
                  "'kvferry bench NAME --help' lists a benchmark's options.",
     };
     /* Only what stands before the benchmark's name is parsed here: behind it are its own options. */

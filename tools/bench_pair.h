@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One measurement of `kvferry bench transfer`: two processes that move blocks with the ucx engine. */
+#ifndef KVFERRY_BENCH_PAIR_H
+#define KVFERRY_BENCH_PAIR_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef struct bench_pair {
+    const char *transport;  /* "shm" or "tcp" */
+    bool allocated;         /* both segments by the engine; else the callers' own memory */
+    uint64_t segment_bytes; /* of each side */
+    uint64_t block_bytes;
+    uint64_t copies;        /* of a pass; they go round over the segment's blocks, in shuffled order */
+    unsigned passes;
+    bool memcpy_too;        /* between two buffers of the same size, same blocks, turn by turn */
+} bench_pair;
+
+/* Seconds of the best pass. */
+typedef struct bench_pair_result {
+    double transfer, memcpy;
+    char ucx[16]; /* version that is loaded */
+} bench_pair_result;
+
+/* false: *why says what failed; static storage. */
+bool bench_pair_run(const bench_pair *pair, bench_pair_result *result, const char **why);
+
+/* Seconds on the clock that deadlines use. */
+double bench_now(void);
+
+/*
+ * Runs ucx_perftest's put bandwidth between two processes of its own, with the settings of the ucx
+ * engine, over a caller's own memory; bytes a second. False: *why says what failed.
+ */
+bool bench_perftest_run(const char *transport, uint64_t block_bytes, uint64_t copies,
+                        double *bytes_per_second, const char **why);
+
+/* Whether there is a ucx_perftest on the path. */
+bool bench_perftest_found(void);
+
+#endif
