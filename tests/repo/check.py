@@ -249,6 +249,10 @@ def readmes():
             yield f"{folder}: has no README.md"
         elif len(text(readme).split()) < 10:
             yield f"{readme}: says next to nothing"
+    for page in files(".md", under="docs"):
+        name = page.split("/", 1)[1]
+        if name != "README.md" and f"({name})" not in text("docs/README.md"):
+            yield f"{page}: not in docs/README.md"
 
 
 def anchors(path):
