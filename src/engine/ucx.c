@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The ucx engine: shared memory, TCP, RDMA and device memory through UCX. Its context, its worker and
- * its segments; connections are in ucx_peer.c, batches in ucx_batch.c.
+ * The ucx engine: shared memory, TCP, RDMA and device memory through UCX. Its context, its workers
+ * and its segments; connections are in ucx_peer.c, batches in ucx_batch.c.
  */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
 
 #include "engine/ucx_internal.h"
 
@@ -27,13 +29,28 @@ static kvferry_status open_context(ucx_engine *engine, const kvferry_engine_opti
     return status == UCS_ERR_NO_MEMORY ? KVFERRY_NO_MEMORY : KVFERRY_UNSUPPORTED;
 }
 
-static kvferry_status open_worker(ucx_engine *engine, kvferry_report *report)
+static ucs_status_t open_worker(ucx_engine *engine, ucp_worker_h *worker)
 {
     const ucp_worker_params_t params = {.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE,
                                         .thread_mode = UCS_THREAD_MODE_SERIALIZED};
-    ucs_status_t status = ucp_worker_create(engine->context, &params, &engine->worker);
+    struct epoll_event event = {.events = EPOLLIN};
+    int fd;
+    ucs_status_t status = ucp_worker_create(engine->context, &params, worker);
     if (status == UCS_OK)
-        status = ucp_worker_get_address(engine->worker, &engine->address, &engine->address_size);
+        status = ucp_worker_get_efd(*worker, &fd);
+    if (status == UCS_OK && epoll_ctl(engine->fd, EPOLL_CTL_ADD, fd, &event) != 0)
+        status = UCS_ERR_IO_ERROR;
+    return status;
+}
+
+static kvferry_status open_workers(ucx_engine *engine, kvferry_report *report)
+{
+    engine->fd = epoll_create1(EPOLL_CLOEXEC);
+    ucs_status_t status = engine->fd < 0 ? UCS_ERR_IO_ERROR : open_worker(engine, &engine->worker);
+    if (status == UCS_OK)
+        status = open_worker(engine, &engine->target);
+    if (status == UCS_OK)
+        status = ucp_worker_get_address(engine->target, &engine->address, &engine->address_size);
     if (status == UCS_OK)
         return KVFERRY_OK;
     ucx_report(report, "no worker", status);
@@ -53,12 +70,16 @@ static void ucx_close(void *self)
     ucx_engine *engine = self;
     ucx_words_begin();
     if (engine->address)
-        ucp_worker_release_address(engine->worker, engine->address);
+        ucp_worker_release_address(engine->target, engine->address);
+    if (engine->target)
+        ucp_worker_destroy(engine->target);
     if (engine->worker)
         ucp_worker_destroy(engine->worker);
     if (engine->context)
         ucp_cleanup(engine->context);
     ucx_words_end();
+    if (engine->fd >= 0)
+        close(engine->fd);
     while (engine->spare) {
         ucx_batch *batch = engine->spare;
         engine->spare = batch->next;
@@ -74,11 +95,12 @@ static kvferry_status ucx_open(const kvferry_engine_options *options, void **sel
     if (!engine)
         return KVFERRY_NO_MEMORY;
     engine->ended_last = &engine->ended;
+    engine->fd = -1;
     ucx_words_install();
     ucx_words_begin();
     kvferry_status status = open_context(engine, options, report);
     if (status == KVFERRY_OK)
-        status = open_worker(engine, report);
+        status = open_workers(engine, report);
     ucx_words_end();
     if (status != KVFERRY_OK) {
         ucx_close(engine);
@@ -100,11 +122,7 @@ static void ucx_capabilities(void *self, kvferry_engine_capabilities *capabiliti
 
 /* --- progress -------------------------------------------------------------------------------- */
 
-static int ucx_fd(void *self)
-{
-    int fd;
-    return ucp_worker_get_efd(((const ucx_engine *)self)->worker, &fd) == UCS_OK ? fd : -1;
-}
+static int ucx_fd(void *self) { return ((const ucx_engine *)self)->fd; }
 
 static kvferry_status ucx_arm(void *self)
 {
@@ -112,16 +130,25 @@ static kvferry_status ucx_arm(void *self)
     if (engine->ended)
         return KVFERRY_BUSY;
     ucs_status_t status = ucp_worker_arm(engine->worker);
+    if (status == UCS_OK)
+        status = ucp_worker_arm(engine->target);
     return status == UCS_ERR_BUSY ? KVFERRY_BUSY : ucx_status(status);
+}
+
+static bool progress_worker(ucp_worker_h worker)
+{
+    bool active = false;
+    for (unsigned round = 0; round < 16 && ucp_worker_progress(worker); round++)
+        active = true;
+    return active;
 }
 
 static bool ucx_progress(void *self)
 {
     ucx_engine *engine = self;
-    bool active = false;
     ucx_words_begin();
-    for (unsigned round = 0; round < 16 && ucp_worker_progress(engine->worker); round++)
-        active = true;
+    bool active = progress_worker(engine->worker);
+    active = progress_worker(engine->target) || active;
     ucx_words_end();
     return ucx_batches_end(engine) || active;
 }

@@ -7,7 +7,7 @@
 
 #include "engine/pair_test.h"
 
-enum { MIB = 1024 * 1024, SEGMENT = 64 * MIB };
+enum { MIB = 1024 * 1024, SEGMENT = 16 * MIB };
 
 static const kvferry_copy everything = {.bytes = SEGMENT};
 
@@ -221,6 +221,10 @@ static void test_close_engine(void **state)
     run_each(body_close_engine, 1, false);
     run_each(body_close_engine, 1, true);
 }
+
+/* UCX 1.13 keeps a hundred bytes of a connection that it could not make. */
+const char *__lsan_default_suppressions(void);
+const char *__lsan_default_suppressions(void) { return "leak:libuct\n"; }
 
 int main(void)
 {

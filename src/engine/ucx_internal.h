@@ -43,10 +43,16 @@ struct ucx_peer {
     bool opening; /* the connection's first flush is out */
 };
 
+/*
+ * Two workers: UCX makes one connection of two that workers open to each other, and closing the one
+ * would tear down the other.
+ */
 struct ucx_engine {
     ucp_context_h context;
-    ucp_worker_h worker;
+    ucp_worker_h worker; /* of what this side begins */
+    ucp_worker_h target; /* of what peers begin: its address is the exported one */
     ucp_address_t *address;
+    int fd; /* readable when one of the workers' descriptors is */
     size_t address_size;
     ucx_batch *ended, **ended_last;
     ucx_batch *spare; /* kept for the next submission */

@@ -9,7 +9,7 @@
 /* UCX reads addresses and keys without their sizes: zeros behind them end what a wrong length begins. */
 enum { SLACK = 4096 };
 
-/* How long a close waits for what a live peer does at once, and for what UCX does without it. */
+/* How long a close waits for a peer's next sign of life, and for what UCX does without it. */
 static const uint64_t settling_ns = 1000000000, closing_ns = 5000000000;
 
 static void *padded(const void *data, size_t size)
@@ -127,13 +127,20 @@ static uint64_t now_ns(void)
 
 /*
  * A target of writes over TCP ends with an assertion inside UCX (1.13 and 1.22) when it has a message to
- * answer and the connection is gone. So what was begun is finished first, where the peer lives.
+ * answer and the connection is gone. So what was begun is finished first, as long as it goes on.
  */
 static void settle(ucx_engine *engine, const ucx_peer *peer)
 {
     uint64_t end = now_ns() + settling_ns;
-    while ((peer->opening || peer->out) && !peer->lost && now_ns() < end)
+    ucx_batch **last = engine->ended_last;
+    while ((peer->opening || peer->out) && !peer->lost && now_ns() < end) {
+        if (last != engine->ended_last) {
+            last = engine->ended_last;
+            end = now_ns() + settling_ns;
+        }
         ucp_worker_progress(engine->worker);
+        ucp_worker_progress(engine->target); /* the peer may be closing, too, and wait for this side */
+    }
 }
 
 /* Closes by force, and lets UCX complete what was out. */

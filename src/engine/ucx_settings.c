@@ -13,7 +13,6 @@
  * 64 KiB on UCX's 16-bit lengths overflow.
  * KEEPALIVE_INTERVAL: a dead shared-memory peer is noticed after one instead of 20 s.
  * TCP_*: the defaults give a quarter of the bandwidth.
- * ALLOC_PRIO: only memory that the kernel gives zeroed; shared memory first.
  */
 static const struct {
     const char *name, *value;
@@ -26,8 +25,10 @@ static const struct {
     {"TCP_RX_SEG_SIZE", "256k", "RX_SEG_SIZE"},
     {"TCP_SNDBUF", "4m", "SNDBUF"},
     {"TCP_RCVBUF", "4m", "RCVBUF"},
-    {"ALLOC_PRIO", "md:posix,md:sysv,thp,md:*,mmap", NULL},
 };
+
+/* Shared memory first, and only memory that the kernel gives zeroed: not a matter of taste. */
+static const char allocation[] = "md:posix,md:sysv,md:*,mmap";
 
 static const struct {
     const char *name, *list;
@@ -117,9 +118,10 @@ kvferry_status ucx_settings_read(const kvferry_engine_options *options, ucp_conf
         ucx_report(report, "settings cannot be read", answer);
         return ucx_status(answer);
     }
-    kvferry_status status = KVFERRY_OK;
+    kvferry_status status;
     for (size_t i = 0; i < sizeof(tuned) / sizeof(tuned[0]); i++)
         tune(read, tuned[i].name, tuned[i].old, tuned[i].value);
+    status = set(read, "ALLOC_PRIO", allocation, report);
     if (status == KVFERRY_OK && (*options->transport || !in_environment("TLS")))
         status = set(read, "TLS", transport_list(options->transport), report);
     if (status == KVFERRY_OK)

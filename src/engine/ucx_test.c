@@ -7,7 +7,7 @@
 
 #include "engine/pair_test.h"
 
-enum { MIB = 1024 * 1024, SEGMENT = 24 * MIB };
+enum { MIB = 1024 * 1024, SEGMENT = 18 * MIB };
 
 /* Sizes around what transports treat apart, at odd places on both sides, with gaps between. */
 static size_t make_copies(kvferry_copy *copies, size_t capacity)
