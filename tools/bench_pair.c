@@ -131,11 +131,11 @@ static kvferry_status move_once(const pair_side *side, kvferry_peer *peer,
     return status;
 }
 
-static double memcpy_once(const bench_pair *pair, const kvferry_copy *copies,
-                          const unsigned char *source, unsigned char *target)
+static double memcpy_once(const kvferry_copy *copies, uint64_t count, const unsigned char *source,
+                          unsigned char *target)
 {
     double start = bench_now();
-    for (uint64_t i = 0; i < pair->copies; i++)
+    for (uint64_t i = 0; i < count; i++)
         memcpy(target + copies[i].target_offset, source + copies[i].source_offset,
                (size_t)copies[i].bytes);
     return bench_now() - start;
@@ -147,34 +147,67 @@ static void keep_best(double *best, double seconds)
         *best = seconds;
 }
 
-/* The first pass of each is not counted: it makes connections and page tables. */
+/* What a measurement works on; the buffers are memcpy's. */
+typedef struct pair_work {
+    kvferry_copy *copies;
+    unsigned char *from, *to;
+    double *transfer, *memcpy; /* by part */
+    unsigned parts;
+} pair_work;
+
+static bool make_work(const bench_pair *pair, pair_work *work)
+{
+    work->parts = pair->parts ? pair->parts : 1;
+    work->copies = make_copies(pair);
+    work->transfer = calloc(work->parts, sizeof(double));
+    work->memcpy = calloc(work->parts, sizeof(double));
+    if (!work->copies || !work->transfer || !work->memcpy)
+        return false;
+    if (!pair->memcpy_too)
+        return true;
+    work->from = map_memory(pair->segment_bytes);
+    work->to = map_memory(pair->segment_bytes);
+    if (!work->from || !work->to)
+        return false;
+    memset(work->from, 1, (size_t)pair->segment_bytes);
+    memset(work->to, 1, (size_t)pair->segment_bytes);
+    return true;
+}
+
+static kvferry_status measure_pass(const bench_pair *pair, pair_work *work, const pair_side *side,
+                                   kvferry_peer *peer, bool counts)
+{
+    for (unsigned part = 0; part < work->parts; part++) {
+        uint64_t first = pair->copies * part / work->parts;
+        uint64_t count = pair->copies * (part + 1) / work->parts - first;
+        double seconds = 0;
+        kvferry_status status = move_once(side, peer, work->copies + first, count, &seconds);
+        if (status != KVFERRY_OK)
+            return status;
+        if (counts)
+            keep_best(&work->transfer[part], seconds);
+        if (!pair->memcpy_too)
+            continue;
+        seconds = memcpy_once(work->copies + first, count, work->from, work->to);
+        if (counts)
+            keep_best(&work->memcpy[part], seconds);
+    }
+    return KVFERRY_OK;
+}
+
+/* The first pass is not counted: it makes connections and page tables. The process ends afterwards, and
+ * its memory with it. */
 static kvferry_status measure(const bench_pair *pair, const pair_side *side, kvferry_peer *peer,
                               bench_pair_result *result)
 {
-    kvferry_copy *copies = make_copies(pair);
-    unsigned char *from = NULL, *to = NULL;
-    if (pair->memcpy_too) {
-        from = map_memory(pair->segment_bytes);
-        to = map_memory(pair->segment_bytes);
+    pair_work work = {0};
+    kvferry_status status = make_work(pair, &work) ? KVFERRY_OK : KVFERRY_NO_MEMORY;
+    for (unsigned pass = 0; pass <= pair->passes && status == KVFERRY_OK; pass++)
+        status = measure_pass(pair, &work, side, peer, pass > 0);
+    for (unsigned part = 0; part < work.parts && status == KVFERRY_OK; part++) {
+        result->transfer += work.transfer[part];
+        result->memcpy += work.memcpy[part];
     }
-    kvferry_status status =
-        copies && (!pair->memcpy_too || (from && to)) ? KVFERRY_OK : KVFERRY_NO_MEMORY;
-    if (status == KVFERRY_OK && pair->memcpy_too) {
-        memset(from, 1, (size_t)pair->segment_bytes);
-        memset(to, 1, (size_t)pair->segment_bytes);
-    }
-    for (unsigned pass = 0; pass <= pair->passes && status == KVFERRY_OK; pass++) {
-        double seconds = 0;
-        status = move_once(side, peer, copies, pair->copies, &seconds);
-        if (pass)
-            keep_best(&result->transfer, seconds);
-        if (pair->memcpy_too && status == KVFERRY_OK) {
-            seconds = memcpy_once(pair, copies, from, to);
-            if (pass)
-                keep_best(&result->memcpy, seconds);
-        }
-    }
-    free(copies);
     return status;
 }
 

@@ -13,10 +13,11 @@ typedef struct bench_pair {
     uint64_t block_bytes;
     uint64_t copies;        /* of a pass; they go round over the segment's blocks, in shuffled order */
     unsigned passes;
-    bool memcpy_too;        /* between two buffers of the same size, same blocks, turn by turn */
+    unsigned parts;         /* a pass is cut into as many transfers; 0 counts as 1 */
+    bool memcpy_too;        /* between two buffers of the same size, same blocks, part by part */
 } bench_pair;
 
-/* Seconds of the best pass. */
+/* Seconds of a pass, each part at its best: on a machine with other work no whole pass is. */
 typedef struct bench_pair_result {
     double transfer, memcpy;
     char ucx[16]; /* version that is loaded */

@@ -45,7 +45,8 @@ static bool run_pair(transfer_bench *bench, const bench_pair *pair, bench_pair_r
 
 static void keep_fastest(double *best, double speed) { *best = speed > *best ? speed : *best; }
 
-/* Against memcpy: cold memory of the same size, the same blocks in the same order, turn by turn. */
+/* Against memcpy: cold memory of the same size, the same blocks in the same order, a few blocks each in
+ * turn. One run has as many turns as all rounds of the others. */
 static bool against_memcpy(transfer_bench *bench, transfer_ratio *ratio)
 {
     const bench_pair pair = {.transport = ratio->transport,
@@ -53,7 +54,8 @@ static bool against_memcpy(transfer_bench *bench, transfer_ratio *ratio)
                              .segment_bytes = COLD,
                              .block_bytes = BLOCK,
                              .copies = COLD / BLOCK,
-                             .passes = 2,
+                             .passes = (unsigned)bench->rounds,
+                             .parts = COLD / BLOCK / 4,
                              .memcpy_too = true};
     bench_pair_result result = {0};
     if (!run_pair(bench, &pair, &result))
@@ -66,7 +68,7 @@ static bool against_memcpy(transfer_bench *bench, transfer_ratio *ratio)
 /* Against ucx_perftest, which moves one block over and over: so do we, as often and as many times. */
 static bool against_perftest(transfer_bench *bench, transfer_ratio *ratio)
 {
-    enum { COPIES = 256 };
+    enum { COPIES = 64 };
     const bench_pair pair = {.transport = ratio->transport,
                              .allocated = ratio->allocated,
                              .segment_bytes = BLOCK,
@@ -98,9 +100,11 @@ static int measure_ratios(transfer_bench *bench)
         bench->ratios[i] = wanted[i];
     if (!bench_perftest_found())
         tool_log("ucx_perftest is not on the path (Debian package ucx-utils): no ratios to it");
+    if (!against_memcpy(bench, &bench->ratios[0]))
+        return TOOL_UNEXPECTED;
     for (uint64_t round = 0; round < bench->rounds; round++)
-        for (size_t i = 0; i < RATIOS; i++)
-            if (!(i == 0 ? against_memcpy : against_perftest)(bench, &bench->ratios[i]))
+        for (size_t i = 1; i < RATIOS; i++)
+            if (!against_perftest(bench, &bench->ratios[i]))
                 return TOOL_UNEXPECTED;
     return TOOL_FINE;
 }
@@ -121,6 +125,7 @@ static int measure_rows(transfer_bench *bench)
                                .block_bytes = sizes[i],
                                .copies = copies < COPIES_LIMIT ? copies : COPIES_LIMIT,
                                .passes = 4,
+                               .parts = 4,
                                .memcpy_too = kind == 0};
             bench_pair_result result = {0};
             if (!run_pair(bench, &pair, &result))
@@ -241,10 +246,10 @@ static int run_bench(transfer_bench *bench)
 
 int bench_transfer(int argc, char **argv)
 {
-    uint64_t rounds = 8;
+    uint64_t rounds = 12;
     const tool_option options[] = {
         {.name = "rounds", .take = TOOL_NUMBER, .value = &rounds, .argument = "N", .least = 1,
-         .most = 1000, .help = "turns of each against its reference; the best counts (8)"},
+         .most = 1000, .help = "turns of each against its reference; the best counts (12)"},
     };
     const tool_usage usage = {
         .synopsis = "[options]",
