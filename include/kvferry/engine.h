@@ -40,7 +40,7 @@ typedef enum kvferry_direction {
 typedef struct kvferry_engine_options {
     size_t size;
     const char *transport;   /* "": the engine's choice; ucx: "shm", "tcp", or a UCX_TLS list */
-    const char *net_devices; /* "": loopback only unless rdma; ucx: as UCX_NET_DEVICES */
+    const char *net_devices; /* "": loopback and all RDMA ports; ucx: as UCX_NET_DEVICES */
     uint64_t max_outstanding;/* copies in flight to one peer, at most; 0: the engine's own limit */
     const void *own;         /* passed to the `open` of a caller's own engine */
     const char *name;        /* how peers name this worker in their messages, at most 127 bytes;

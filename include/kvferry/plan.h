@@ -68,7 +68,8 @@ typedef struct kvferry_block_table {
 
 /*
  * What one request wants moved. A target group that is not listed is not transferred. Of each listed
- * paged group the tokens [target first_token, target_tokens) are wanted, less what the window drops.
+ * paged group the tokens [target first_token, target_tokens) are wanted, less what the window drops and
+ * what lies in null blocks or past the end of the target's list: that is neither moved nor reported.
  * The tables and strings are the caller's and only read during a call.
  */
 typedef struct kvferry_request {
