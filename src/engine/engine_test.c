@@ -256,7 +256,7 @@ static void test_deadline_quarantine(void **state)
     rig_setup(&rig);
     const memory_fault fault = {.kind = MEMORY_FAULT_STUCK};
     assert_int_equal(memory_engine_inject(rig.local, &fault), KVFERRY_OK);
-    kvferry_transfer *transfer = rig_begin(&rig, &copy, 1, rig_now() + 1000000);
+    kvferry_transfer *transfer = rig_begin(&rig, &copy, 1, rig_now() + 500000000);
     const kvferry_transfer_state *is = kvferry_transfer_get(transfer);
     while (is->status == KVFERRY_BUSY)
         rig_step(&rig, 1);
