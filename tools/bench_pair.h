@@ -31,10 +31,14 @@ double bench_now(void);
 
 /*
  * Runs ucx_perftest's put bandwidth between two processes of its own, with the settings of the ucx
- * engine, over a caller's own memory; bytes a second. False: *why says what failed.
+ * engine, over a caller's own memory; seconds that it took. false: *why says what failed.
  */
 bool bench_perftest_run(const char *transport, uint64_t block_bytes, uint64_t copies,
-                        double *bytes_per_second, const char **why);
+                        double *seconds, const char **why);
+
+/* Puts this process on the first (0) or second (1) processor that it may use: two busy processes that
+ * begin on the same one would be measured waiting for each other. */
+void bench_pin(unsigned index);
 
 /* Whether there is a ucx_perftest on the path. */
 bool bench_perftest_found(void);

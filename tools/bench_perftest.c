@@ -58,6 +58,7 @@ static pid_t start(const char *transport, const char *const *arguments, int outp
     if (pid != 0)
         return pid;
     int nowhere = open("/dev/null", O_RDWR);
+    bench_pin(output < 0);
     dup2(nowhere, 0);
     dup2(output >= 0 ? output : nowhere, 1);
     dup2(nowhere, 2);
@@ -68,23 +69,23 @@ static pid_t start(const char *transport, const char *const *arguments, int outp
     _exit(127);
 }
 
-/* The last line: iterations, three times, then bandwidth on average and overall in MiB/s. */
-static bool parse(char *text, double *bytes_per_second)
+/* The last line: iterations, then microseconds of one: typical, average, overall. */
+static bool parse(char *text, double *seconds)
 {
     bool found = false;
     for (char *line; (line = strsep(&text, "\n"));) {
-        double iterations, typical, average, overall, bandwidth, bandwidth_overall;
-        if (sscanf(line, "%lf %lf %lf %lf %lf %lf", &iterations, &typical, &average, &overall,
-                   &bandwidth, &bandwidth_overall) == 6 &&
-            bandwidth_overall > 0) {
-            *bytes_per_second = bandwidth_overall * 1048576;
+        double iterations, typical, average, overall, bandwidth;
+        if (sscanf(line, "%lf %lf %lf %lf %lf", &iterations, &typical, &average, &overall,
+                   &bandwidth) == 5 &&
+            overall > 0) {
+            *seconds = iterations * overall * 1e-6;
             found = true;
         }
     }
     return found;
 }
 
-static bool run_client(const char *transport, const char *const *arguments, double *bytes_per_second)
+static bool run_client(const char *transport, const char *const *arguments, double *seconds)
 {
     static char text[65536];
     int ends[2];
@@ -100,11 +101,11 @@ static bool run_client(const char *transport, const char *const *arguments, doub
     int status = -1;
     if (client > 0)
         waitpid(client, &status, 0);
-    return client > 0 && status == 0 && parse(text, bytes_per_second);
+    return client > 0 && status == 0 && parse(text, seconds);
 }
 
 bool bench_perftest_run(const char *transport, uint64_t block_bytes, uint64_t copies,
-                        double *bytes_per_second, const char **why)
+                        double *seconds, const char **why)
 {
     char port[16], size[24], count[24];
     snprintf(port, sizeof(port), "%u", free_port());
@@ -122,7 +123,7 @@ bool bench_perftest_run(const char *transport, uint64_t block_bytes, uint64_t co
             server = -1;
             break;
         }
-        well = run_client(transport, measure, bytes_per_second);
+        well = run_client(transport, measure, seconds);
     }
     if (server > 0) {
         if (!well)
