@@ -50,14 +50,6 @@ static void differ_number(stream_pair *pair, const char *code, uint64_t target, 
     pair->same = false;
 }
 
-static const kvferry_axis *find_axis(const kvferry_stream *stream, const char *name)
-{
-    for (uint32_t i = 0; i < stream->axis_count; i++)
-        if (strcmp(stream->axes[i].name, name) == 0)
-            return &stream->axes[i];
-    return NULL;
-}
-
 static void list_axes(const kvferry_stream *stream, base_text *text)
 {
     for (uint32_t i = 0; i < stream->axis_count; i++)
@@ -71,7 +63,7 @@ static void differ_axis_names(stream_pair *pair)
 {
     bool same = pair->source->axis_count == pair->target->axis_count;
     for (uint32_t i = 0; i < pair->target->axis_count && same; i++)
-        same = find_axis(pair->source, pair->target->axes[i].name) != NULL;
+        same = layout_find_axis(pair->source, pair->target->axes[i].name) != NULL;
     if (same)
         return;
     base_text source = {0}, target = {0};
@@ -88,7 +80,7 @@ static void differ_extents(stream_pair *pair)
 {
     for (uint32_t i = 0; i < pair->target->axis_count; i++) {
         const kvferry_axis *target = &pair->target->axes[i];
-        const kvferry_axis *source = find_axis(pair->source, target->name);
+        const kvferry_axis *source = layout_find_axis(pair->source, target->name);
         if (!source || layout_is_token_axis(target))
             continue;
         pair->where.axis = target->name;

@@ -71,3 +71,11 @@ const kvferry_digest *kvferry_layout_digest(const kvferry_layout *layout, uint32
 const char *layout_worker_text(const kvferry_layout *layout) { return layout->worker_text; }
 
 bool layout_is_token_axis(const kvferry_axis *axis) { return strcmp(axis->name, "token") == 0; }
+
+const kvferry_axis *layout_find_axis(const kvferry_stream *stream, const char *name)
+{
+    for (uint32_t i = 0; i < stream->axis_count; i++)
+        if (strcmp(stream->axes[i].name, name) == 0)
+            return &stream->axes[i];
+    return NULL;
+}

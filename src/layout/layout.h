@@ -69,6 +69,9 @@ static inline uint64_t layout_stream_ratio(const kvferry_layout *layout,
 /* Whether axis `axis` is the one that a request cuts. */
 bool layout_is_token_axis(const kvferry_axis *axis);
 
+/* The stream's axis of that name; NULL if it has none. */
+const kvferry_axis *layout_find_axis(const kvferry_stream *stream, const char *name);
+
 /* --- comparing ------------------------------------------------------------------------------ */
 
 /* The stream of `source` that is the target's stream: that of the same layer and stream name, or else

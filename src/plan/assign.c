@@ -358,7 +358,7 @@ static kvferry_status cut_stream(assign_job *job, const plan_holding *const *hol
     if (!region)
         return KVFERRY_NO_MEMORY;
     for (uint32_t i = 0; i < stream->axis_count; i++)
-        if (!paged || strcmp(stream->axes[i].name, "token") != 0)
+        if (!paged || !layout_is_token_axis(&stream->axes[i]))
             region[i] = (kvferry_range){stream->axes[i].start, stream->axes[i].extent};
     size_t first = job->part_count;
     kvferry_status status = cut(job, target_stream, holders, count, region, stream->axis_count);

@@ -74,17 +74,9 @@ static void normalise(compile_nest *work)
     nest->dim_count = kept;
 }
 
-static const kvferry_axis *axis_named(const kvferry_stream *stream, const char *name)
-{
-    for (uint32_t i = 0; i < stream->axis_count; i++)
-        if (strcmp(stream->axes[i].name, name) == 0)
-            return &stream->axes[i];
-    return NULL;
-}
-
 static uint64_t state_stride(const kvferry_stream *stream)
 {
-    const kvferry_axis *axis = axis_named(stream, "token");
+    const kvferry_axis *axis = layout_find_axis(stream, "token");
     return axis->extent == 1 ? stream->page_stride : axis->stride;
 }
 
@@ -107,12 +99,12 @@ static void start_nest(const compile_job *job, const kvferry_piece *piece, bool 
     work->target_stream = piece->target_stream;
     for (uint32_t i = 0; i < to->axis_count; i++) {
         const kvferry_axis *mine = &to->axes[i];
-        if (paged && strcmp(mine->name, "token") == 0) {
+        if (paged && layout_is_token_axis(mine)) {
             nest->source_state = state_stride(from);
             nest->target_state = state_stride(to);
             continue;
         }
-        const kvferry_axis *theirs = axis_named(from, mine->name);
+        const kvferry_axis *theirs = layout_find_axis(from, mine->name);
         const kvferry_range *range = &piece->ranges[i];
         nest->source_offset += (range->start - theirs->start) * theirs->stride;
         nest->target_offset += (range->start - mine->start) * mine->stride;

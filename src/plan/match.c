@@ -13,25 +13,17 @@ typedef enum match_fate {
     MATCH_DIFFERS  /* a source has it in another form */
 } match_fate;
 
-static const kvferry_axis *find_axis(const kvferry_stream *stream, const char *name)
-{
-    for (uint32_t i = 0; i < stream->axis_count; i++)
-        if (strcmp(stream->axes[i].name, name) == 0)
-            return &stream->axes[i];
-    return NULL;
-}
-
 /* The intersection of the two boxes; false if it is empty. The axes agree by name. */
 static bool intersect(const kvferry_stream *source, const kvferry_stream *target,
                       bool paged, kvferry_range *box)
 {
     for (uint32_t i = 0; i < target->axis_count; i++) {
         const kvferry_axis *mine = &target->axes[i];
-        if (paged && strcmp(mine->name, "token") == 0) {
+        if (paged && layout_is_token_axis(mine)) {
             box[i] = (kvferry_range){0, 0};
             continue;
         }
-        const kvferry_axis *theirs = find_axis(source, mine->name);
+        const kvferry_axis *theirs = layout_find_axis(source, mine->name);
         uint64_t start = base_max(mine->start, theirs->start);
         uint64_t end = base_min(mine->start + mine->extent, theirs->start + theirs->extent);
         if (start >= end)
