@@ -49,6 +49,8 @@ typedef struct kvferry_node_options {
     const char *bootstrap_listen; /* "HOST:PORT": serve /register and /query here, as vLLM's Mooncake
                                      bootstrap server does; default: do not */
     const char *bootstrap; /* "http://HOST:PORT" of the own engine's bootstrap server: register there */
+    uint32_t bootstrap_rank; /* the dp_rank to register as, where each rank is an engine of its own and they
+                                share a bootstrap server; used if the layout's dp_size is 1 */
     const char *metrics_listen; /* "HOST:PORT": serve /metrics for Prometheus; default: do not */
 
     /* What moves the bytes: as kvferry_engine_open takes them. */
