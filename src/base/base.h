@@ -81,6 +81,9 @@ void base_report_add(kvferry_report *report, const char *code, const base_where 
                      const char *expected, const char *found, const char *format, ...)
     __attribute__((format(printf, 6, 7)));
 
+/* Adds a copy of a reason as it is. A NULL report, or one that is full or out of memory, is fine. */
+void base_report_copy(kvferry_report *report, const kvferry_reason *reason);
+
 /* printf into one of a few rotating per-thread buffers of 256 bytes, for arguments of the above. */
 const char *base_format(const char *format, ...) __attribute__((format(printf, 1, 2)));
 

@@ -4,7 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ARENA_CHUNK = 16 * 1024, ARENA_ALIGN = 16 };
+/* Chunks double from the least to the most, so that a small arena is small. */
+enum { ARENA_LEAST = 512, ARENA_MOST = 16 * 1024, ARENA_ALIGN = 16 };
 
 struct base_arena_chunk {
     struct base_arena_chunk *next;
@@ -45,7 +46,8 @@ void *base_arena_alloc(base_arena *arena, size_t count, size_t size)
     bytes = base_ceil_div(base_max(bytes, 1), ARENA_ALIGN) * ARENA_ALIGN;
     struct base_arena_chunk *chunk = arena->chunks;
     if (!chunk || chunk->capacity - chunk->used < bytes) {
-        size_t capacity = (size_t)base_max(bytes, ARENA_CHUNK);
+        uint64_t usual = chunk ? base_min(2 * (uint64_t)chunk->capacity, ARENA_MOST) : ARENA_LEAST;
+        size_t capacity = (size_t)base_max(bytes, usual);
         chunk = malloc(sizeof(*chunk) + capacity);
         if (!chunk)
             return NULL;

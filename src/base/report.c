@@ -86,18 +86,16 @@ static const char *copy_text(kvferry_report *report, const char *text)
     return copy;
 }
 
-static bool fill_reason(kvferry_report *report, kvferry_reason *reason, const char *code,
-                        const base_where *where, const char *expected, const char *found,
-                        const char *message)
+static bool fill_reason(kvferry_report *report, kvferry_reason *reason, const kvferry_reason *from)
 {
     const struct {
         const char **to;
         const char *from;
-    } fields[] = {{&reason->code, code},           {&reason->worker, where->worker},
-                  {&reason->layer, where->layer},  {&reason->stream, where->stream},
-                  {&reason->axis, where->axis},    {&reason->place, where->place},
-                  {&reason->expected, expected},   {&reason->found, found},
-                  {&reason->message, message}};
+    } fields[] = {{&reason->code, from->code},         {&reason->worker, from->worker},
+                  {&reason->layer, from->layer},       {&reason->stream, from->stream},
+                  {&reason->axis, from->axis},         {&reason->place, from->place},
+                  {&reason->expected, from->expected}, {&reason->found, from->found},
+                  {&reason->message, from->message}};
     for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++) {
         const char *copy = copy_text(report, fields[i].from ? fields[i].from : "");
         if (!copy)
@@ -107,14 +105,25 @@ static bool fill_reason(kvferry_report *report, kvferry_reason *reason, const ch
     return true;
 }
 
+void base_report_copy(kvferry_report *report, const kvferry_reason *reason)
+{
+    if (!report)
+        return;
+    if (report->count < KVFERRY_REPORT_LIMIT &&
+        base_grow((void **)&report->reasons, &report->capacity, report->count + 1,
+                  sizeof(kvferry_reason)) &&
+        fill_reason(report, &report->reasons[report->count], reason))
+        report->count++;
+    else
+        report->dropped++;
+}
+
 void base_report_add(kvferry_report *report, const char *code, const base_where *where,
                      const char *expected, const char *found, const char *format, ...)
 {
     if (!report)
         return;
-    if (report->count >= KVFERRY_REPORT_LIMIT ||
-        !base_grow((void **)&report->reasons, &report->capacity, report->count + 1,
-                   sizeof(kvferry_reason))) {
+    if (report->count >= KVFERRY_REPORT_LIMIT) {
         report->dropped++;
         return;
     }
@@ -133,10 +142,11 @@ void base_report_add(kvferry_report *report, const char *code, const base_where 
         base_text_append(&message, ": expected %s", expected);
     if (found && *found)
         base_text_append(&message, "%s found %s", expected && *expected ? "," : ":", found);
-    if (!message.failed && fill_reason(report, &report->reasons[report->count], code, where, expected,
-                                       found, message.data))
-        report->count++;
-    else
+    if (message.failed)
         report->dropped++;
+    else
+        base_report_copy(report, &(kvferry_reason){code, where->worker, where->layer, where->stream,
+                                                   where->axis, where->place, expected, found,
+                                                   message.data});
     free(message.data);
 }

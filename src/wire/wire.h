@@ -19,6 +19,10 @@
 #define WIRE_MAX_ID 255     /* bytes of an engine id or a transfer id */
 #define WIRE_MAX_WORKERS 65536
 #define WIRE_MAX_REASONS 100
+#define WIRE_MAX_REASON_TEXT 4096                      /* bytes of each of its strings; longer ones are cut */
+#define WIRE_MAX_ADDRESS 1024                          /* bytes */
+#define WIRE_MAX_NAME 1024                             /* bytes of a group's name, as in layout documents */
+#define WIRE_MAX_MILLISECONDS UINT64_C(1000000000000)  /* longer times are sent as this */
 
 typedef enum wire_type {
     WIRE_HELLO,   /* who I am and who belongs to my engine; asks for a WELCOME */
@@ -52,7 +56,9 @@ typedef struct wire_member {
 
 /*
  * All workers of an engine in (dp, pp, tp) order, and a digest over them: equal digests, equal
- * rosters. Incomplete: digest "" and the members known so far (at least the sender).
+ * rosters. Incomplete: digest "" and the members known so far (at least the sender). A digest without members:
+ * the roster that the receiver knows by it. What is read has members in order, each once; with a digest and
+ * members, it is the digest of them, and they are tp_size * pp_size * dp_size.
  */
 typedef struct wire_roster {
     const char *engine_id;
@@ -63,7 +69,7 @@ typedef struct wire_roster {
 
 typedef struct wire_hello { /* HELLO, WELCOME */
     kvferry_worker worker;
-    char incarnation[WIRE_INCARNATION_TEXT]; /* of the sender */
+    char incarnation[WIRE_INCARNATION_TEXT]; /* the message's sender; not written a second time */
     const char *expects;      /* HELLO: the incarnation that it takes the other for; "" unknown */
     bool sibling;             /* a worker of the same engine that reports to its leader */
     wire_roster roster;
@@ -73,6 +79,7 @@ typedef struct wire_hello { /* HELLO, WELCOME */
     uint64_t lease_ms;        /* of the sender as a prefill worker */
 } wire_hello;
 
+/* What is read of DOCUMENTS are documents with their own digests. */
 typedef struct wire_documents { /* GET: digests; DOCUMENTS: both */
     const char **digests;
     const void **documents; /* msgpack of a layout document */
@@ -132,10 +139,12 @@ typedef struct wire_message {
 } wire_message;
 
 /*
- * Reads one message. KVFERRY_OK: the caller ends it with wire_message_end. KVFERRY_MALFORMED with a finding; KVFERRY_UNSUPPORTED:
- * another major version, both named in the report; in both cases message->type, engine_id, sender and transfer_id are set as far
- * as they could be read ("" if not), the answer can name them, and it must be ended too. KVFERRY_NO_MEMORY. Never reads past
- * size; never allocates more than a small multiple of it.
+ * Reads one message. KVFERRY_OK: the caller ends it with wire_message_end. KVFERRY_MALFORMED with a finding.
+ * KVFERRY_UNSUPPORTED: another major version (message_version, both named), or a type that this version does not
+ * know (message_type, named; message->major is WIRE_MAJOR). In these cases message->type (else WIRE_TYPES),
+ * engine_id, sender, receiver and transfer_id are set as far as they could be read ("" if not), so that the
+ * answer can name them, and it must be ended too. KVFERRY_NO_MEMORY: likewise. Never reads past size; never
+ * allocates more than a small multiple of it.
  */
 kvferry_status wire_decode(const void *data, size_t size, wire_message *message, kvferry_report *report);
 void wire_message_end(wire_message *message);
