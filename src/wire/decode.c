@@ -316,6 +316,7 @@ static bool read_document(wire_reader *reader, const char **digest, const void *
         return false;
     *digest = named;
     wire_digest(*data, *size, found);
+    reader->field = wire_document_names[DOCUMENT_DOCUMENT];
     return strcmp(found, named) == 0 || wire_reader_refuse(reader, "digest_differs", at, found, named,
                                                            "a document has another digest than it says");
 }
@@ -502,6 +503,7 @@ static void read_version(decoder *d)
 static void read_type(decoder *d)
 {
     wire_reader *reader = go(d, FIELD_TYPE);
+    kvferry_status before = reader->status;
     size_t at = reader->at, type = 0;
     const char *name;
     if (!wire_reader_string(reader, WIRE_MAX_ID, &name))
@@ -513,7 +515,7 @@ static void read_type(decoder *d)
         return;
     wire_reader_refuse(reader, "message_type", at, "a type of this version",
                        base_format("\"%.100s\"", name), "the message is of an unknown type");
-    if (reader->status == KVFERRY_MALFORMED)
+    if (before == KVFERRY_OK)
         reader->status = KVFERRY_UNSUPPORTED;
 }
 

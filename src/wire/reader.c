@@ -141,11 +141,27 @@ static bool refuse_kind(wire_reader *reader, const reader_head *head, const char
                               "a value has another type");
 }
 
+/* Bytes of the integer that begins here, most of what messages are made of; 0: it is something else. */
+static size_t plain_integer(const wire_reader *reader)
+{
+    if (reader->at >= reader->size)
+        return 0;
+    unsigned first = reader->data[reader->at];
+    size_t bytes = first <= 0x7f ? 1 : first >= 0xcc && first <= 0xce ? 1 + ((size_t)1 << (first - 0xcc)) : 0;
+    return bytes <= reader->size - reader->at ? bytes : 0;
+}
+
 bool wire_reader_skip(wire_reader *reader)
 {
     uint64_t left = 1; /* never more than bytes are left, as read_head sees to it */
     while (left) {
+        size_t plain = plain_integer(reader);
         reader_head head;
+        if (plain) {
+            reader->at += plain;
+            left--;
+            continue;
+        }
         if (!read_head(reader, &head))
             return false;
         left--;
@@ -397,9 +413,16 @@ bool wire_reader_ids(wire_reader *reader, const uint32_t **ids, size_t *count)
     uint32_t *list = wire_reader_alloc(reader, length, sizeof(*list));
     if (!list)
         return false;
-    for (size_t i = 0; i < length; i++)
-        if (!wire_reader_u32(reader, 0, UINT32_MAX, &list[i]))
+    for (size_t i = 0; i < length; i++) {
+        size_t plain = plain_integer(reader);
+        if (!plain && !wire_reader_u32(reader, 0, UINT32_MAX, &list[i]))
             return false;
+        if (plain == 1)
+            list[i] = reader->data[reader->at];
+        for (size_t byte = 1; byte < plain; byte++)
+            list[i] = list[i] << 8 | reader->data[reader->at + byte];
+        reader->at += plain;
+    }
     *ids = list;
     *count = length;
     return true;
