@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The decode side inside of the core: engines that are asked, their workers, asks. */
+#ifndef KVFERRY_NODE_CORE_DECODE_H
+#define KVFERRY_NODE_CORE_DECODE_H
+
+#include "node/core_internal.h"
+
+/* --- decode: engines and their workers: core_engine.c, core_source.c ------------------------------- */
+
+typedef enum core_engine_state {
+    CORE_ENGINE_WAITS,    /* for the own roster */
+    CORE_ENGINE_RESOLVES, /* for addresses */
+    CORE_ENGINE_GREETS,   /* for a WELCOME with a complete roster */
+    CORE_ENGINE_FETCHES,  /* for documents */
+    CORE_ENGINE_LINKS,    /* for a WELCOME of each worker that it has to ask */
+    CORE_ENGINE_CONNECTED
+} core_engine_state;
+
+struct core_engine {
+    char id[CORE_ID]; /* "" until it is known */
+    char *where;
+    core_engine_state state;
+    bool announce; /* its state is still to be told: CONNECTED or DISCONNECTED */
+    uint64_t query, deadline;
+    char **addresses;
+    size_t address_count, address_at;
+    core_line *line;
+    core_timer timer;
+    core_roster *roster;
+    core_pairing *pairing;
+    core_source **sources; /* by index in the roster; NULL: not asked */
+    core_event *event;     /* made before it is needed */
+    core_request *requests; /* that wait for it */
+    core_engine *prev, *next;
+};
+
+core_engine *core_engine_find(node_core *core, const char *engine_id, const char *where);
+/* Finds or begins. KVFERRY_REFUSED, NO_MEMORY. */
+kvferry_status core_engine_get(node_core *core, const char *engine_id, const char *where,
+                               core_engine **engine, kvferry_report *report);
+/* What was agreed holds no more: shakes hands again, for connect_ns at most. */
+void core_engine_again(node_core *core, core_engine *engine);
+void core_engine_fail(node_core *core, core_engine *engine, const kvferry_report *reasons);
+void core_engine_fail_with(node_core *core, core_engine *engine, const char *code, const char *expected,
+                           const char *found, const char *text);
+void core_engine_welcome(node_core *core, core_line *line, const wire_message *message);
+void core_engine_documents(node_core *core);
+void core_engine_line_ended(node_core *core, core_line *line);
+void core_engine_source_ready(node_core *core, core_engine *engine);
+void core_engines_own_changed(node_core *core);
+void core_engine_free(node_core *core, core_engine *engine);
+
+struct core_source {
+    char incarnation[WIRE_INCARNATION_TEXT];
+    char engine_id[CORE_ID];
+    kvferry_worker worker;
+    char *address;
+    core_line *line;
+    core_engine *engine; /* that it serves; NULL: only kept for what is not confirmed */
+    bool welcomed, dead, lost;
+    bool held;           /* somebody walks over its parts */
+    uint64_t heard;      /* when it last said anything */
+    uint64_t unanswered; /* since when it owes an answer; 0: it does not */
+    uint64_t dead_at;    /* when what it sent is taken to have arrived */
+    uint64_t tried;      /* when HELLO was last sent */
+    uint64_t lease_ns;
+    core_part *parts;    /* not yet closed */
+    core_timer timer;
+    UT_hash_handle hh;
+};
+
+core_source *core_source_find(node_core *core, const char *incarnation);
+core_source *core_source_get(node_core *core, core_engine *engine, const wire_member *member);
+void core_source_unuse(node_core *core, core_source *source);
+/* Frees it if nothing needs it. */
+void core_source_leave(node_core *core, core_source *source);
+void core_source_heard(node_core *core, core_source *source);
+void core_source_send(node_core *core, core_source *source, wire_message *message);
+void core_source_welcome(node_core *core, core_source *source, const wire_message *message);
+/* `lingers`: what it sent may still arrive. */
+void core_source_died(node_core *core, core_source *source, bool lingers, const char *code, const char *text);
+void core_source_again(node_core *core, core_source *source);
+void core_source_line_ended(node_core *core, core_line *line, core_link_end how);
+void core_source_busy(node_core *core, core_source *source);
+/* Somebody else speaks at the address, over a link that was opened after `opened`. */
+void core_sources_replaced(node_core *core, const char *address, const char *engine_id,
+                           const kvferry_worker *worker, const char *incarnation, uint64_t opened);
+void core_source_free(node_core *core, core_source *source);
+
+/* --- decode: requests: core_request.c, core_part.c -------------------------------------------------- */
+
+typedef enum core_request_state {
+    CORE_REQUEST_CONNECTS,
+    CORE_REQUEST_ASKS,
+    CORE_REQUEST_ENDED, /* not all sources have confirmed, or not all know */
+    CORE_REQUEST_PAST
+} core_request_state;
+
+/* One source of a request. */
+struct core_part {
+    core_request *request;
+    core_source *source;
+    size_t index;   /* in the source roster */
+    bool asked;     /* it may write */
+    bool done;      /* it said so */
+    bool confirmed; /* it writes nothing any more */
+    bool told;      /* it needs to hear no more */
+    uint64_t copies, bytes;
+    core_part *prev, *next; /* of the source */
+};
+
+struct core_request {
+    char id[CORE_ID];
+    core_request_state state;
+    char attempt[WIRE_INCARNATION_TEXT];
+    char refused_rosters[WIRE_DIGEST_TEXT * 2]; /* those with which it was once asked in vain */
+    core_engine *engine;
+    core_pairing *pairing; /* once asked */
+    uint64_t tokens, begun, deadline, ended_at, forget_at;
+    bool released, verify;
+    kvferry_outcome outcome;
+    kvferry_report *reasons;
+    kvferry_block_table *tables;
+    size_t table_count;
+    uint64_t blocks; /* owned */
+    base_arena arena; /* tables */
+    core_part *parts;
+    size_t part_count;
+    core_event *ended, *released_event;
+    core_timer timer;
+    core_request *prev, *next; /* of the engine it waits for, or of the ended ones */
+    UT_hash_handle hh;
+};
+
+void core_request_connected(node_core *core, core_request *request);
+void core_request_end(node_core *core, core_request *request, kvferry_outcome outcome, const char *code,
+                      const char *text, const kvferry_report *reasons);
+/* Looks whether it is released, or over. May free it. */
+void core_request_advance(node_core *core, core_request *request);
+void core_request_reconnect(node_core *core, core_request *request);
+void core_received_verdict(node_core *core, core_line *line, const wire_message *message);
+void core_received_settled(node_core *core, core_line *line, const wire_message *message);
+void core_received_source_error(node_core *core, core_line *line, const wire_message *message);
+void core_part_send(node_core *core, core_part *part);
+void core_part_close(node_core *core, core_part *part);
+void core_part_confirm(node_core *core, core_part *part, bool told);
+kvferry_status core_part_verify(node_core *core, core_part *part, const wire_verdict *verdict,
+                                kvferry_report *report);
+kvferry_status core_supply_abort(node_core *core, const char *transfer_id);
+kvferry_status core_request_abort(node_core *core, const char *transfer_id);
+void core_requests_free(node_core *core);
+
+#endif

@@ -1,0 +1,311 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Layout documents, each held and read once, and rosters: which workers an engine has. */
+#include "node/core_internal.h"
+
+core_document *core_document_find(node_core *core, const char *digest)
+{
+    core_document *document;
+    HASH_FIND_STR(core->documents, digest, document);
+    return document;
+}
+
+static void free_document(core_document *document)
+{
+    kvferry_layout_free(document->layout);
+    free(document->data);
+    free(document);
+}
+
+kvferry_status core_document_add(node_core *core, const void *data, size_t size, core_document **document,
+                                 kvferry_report *report)
+{
+    char digest[WIRE_DIGEST_TEXT];
+    wire_digest(data, size, digest);
+    core_document *made = core_document_find(core, digest);
+    if (made) {
+        made->uses++;
+        *document = made;
+        return KVFERRY_OK;
+    }
+    made = base_alloc(1, sizeof(*made));
+    if (!made)
+        return KVFERRY_NO_MEMORY;
+    kvferry_status status = kvferry_layout_read_msgpack(data, size, &made->layout, report);
+    made->data = status == KVFERRY_OK ? malloc(size) : NULL;
+    if (made->data) {
+        memcpy(made->data, data, size);
+        memcpy(made->digest, digest, sizeof(made->digest));
+        made->size = size;
+        made->uses = 1;
+        HASH_ADD_STR(core->documents, digest, made);
+    }
+    if (!made->data || !made->hh.tbl) {
+        free_document(made);
+        return status == KVFERRY_OK ? KVFERRY_NO_MEMORY : status;
+    }
+    *document = made;
+    return KVFERRY_OK;
+}
+
+void core_document_release(node_core *core, core_document *document)
+{
+    if (!document || --document->uses)
+        return;
+    HASH_DEL(core->documents, document);
+    free_document(document);
+}
+
+/* --- rosters --------------------------------------------------------------------------------------- */
+
+uint64_t core_worker_count(const kvferry_worker *worker)
+{
+    uint64_t count;
+    if (!base_mul(worker->tp_size, worker->pp_size, &count) || !base_mul(count, worker->dp_size, &count))
+        return UINT64_MAX;
+    return count;
+}
+
+uint32_t core_worker_index(const kvferry_worker *worker)
+{
+    return (worker->dp_rank * worker->pp_size + worker->pp_rank) * worker->tp_size + worker->tp_rank;
+}
+
+static bool same_sizes(const kvferry_worker *a, const kvferry_worker *b)
+{
+    return a->tp_size == b->tp_size && a->pp_size == b->pp_size && a->dp_size == b->dp_size;
+}
+
+size_t core_roster_index(const core_roster *roster, const kvferry_worker *worker)
+{
+    const kvferry_worker *first = &roster->wire.members[0].worker;
+    if (!same_sizes(first, worker) || worker->tp_rank >= worker->tp_size ||
+        worker->pp_rank >= worker->pp_size || worker->dp_rank >= worker->dp_size)
+        return SIZE_MAX;
+    return core_worker_index(worker);
+}
+
+/* Whether it is all workers of one engine, in order, and what its digest says. */
+static bool check_roster(const wire_roster *wire, kvferry_report *report)
+{
+    uint64_t count = wire->count ? core_worker_count(&wire->members[0].worker) : 0;
+    bool right = count && count == wire->count && count <= WIRE_MAX_WORKERS;
+    for (size_t i = 0; right && i < wire->count; i++) {
+        const kvferry_worker *worker = &wire->members[i].worker;
+        right = same_sizes(&wire->members[0].worker, worker) && worker->tp_rank < worker->tp_size &&
+                worker->pp_rank < worker->pp_size && worker->dp_rank < worker->dp_size &&
+                core_worker_index(worker) == i && *wire->members[i].incarnation &&
+                *wire->members[i].digest;
+    }
+    if (!right) {
+        base_report_add(report, "roster_malformed", NULL, "all workers of one engine in order",
+                        base_format("%zu members", wire->count), "the roster of engine %s",
+                        wire->engine_id);
+        return false;
+    }
+    char digest[WIRE_DIGEST_TEXT];
+    wire_roster_digest(wire, digest);
+    if (strcmp(digest, wire->digest) == 0)
+        return true;
+    base_report_add(report, "roster_malformed", NULL, digest, wire->digest,
+                    "the digest of the roster of engine %s", wire->engine_id);
+    return false;
+}
+
+static void free_roster(node_core *core, core_roster *roster)
+{
+    for (size_t i = 0; roster->documents && i < roster->wire.count; i++)
+        core_document_release(core, roster->documents[i]);
+    base_arena_free(&roster->arena);
+    free(roster);
+}
+
+static bool copy_roster(const wire_roster *wire, core_roster *roster)
+{
+    size_t count = wire->count;
+    roster->wire = *wire;
+    roster->wire.count = 0;
+    roster->wire.engine_id = base_arena_strdup(&roster->arena, wire->engine_id);
+    roster->wire.members = base_arena_alloc(&roster->arena, count, sizeof(wire_member));
+    roster->documents = base_arena_alloc(&roster->arena, count, sizeof(core_document *));
+    char *digests = base_alloc(count, WIRE_DIGEST_TEXT);
+    if (!roster->wire.engine_id || !roster->wire.members || !roster->documents || !digests) {
+        free(digests);
+        return false;
+    }
+    for (size_t i = 0; i < count; i++) {
+        roster->wire.members[i] = wire->members[i];
+        roster->wire.members[i].address = base_arena_strdup(&roster->arena, wire->members[i].address);
+        memcpy(digests + i * WIRE_DIGEST_TEXT, wire->members[i].digest, WIRE_DIGEST_TEXT);
+        if (!roster->wire.members[i].address) {
+            free(digests);
+            return false;
+        }
+    }
+    wire_digest(digests, count * WIRE_DIGEST_TEXT, roster->documents_digest);
+    free(digests);
+    roster->wire.count = count;
+    return true;
+}
+
+kvferry_status core_roster_get(node_core *core, const wire_roster *wire, core_roster **roster,
+                               kvferry_report *report)
+{
+    core_roster *made;
+    HASH_FIND_STR(core->rosters, wire->digest, made);
+    if (made && strcmp(made->wire.engine_id, wire->engine_id) == 0) {
+        made->uses++;
+        *roster = made;
+        return KVFERRY_OK;
+    }
+    if (!check_roster(wire, report))
+        return KVFERRY_REFUSED;
+    made = base_alloc(1, sizeof(*made));
+    if (!made)
+        return KVFERRY_NO_MEMORY;
+    bool copied = copy_roster(wire, made);
+    if (copied)
+        HASH_ADD_STR(core->rosters, wire.digest, made);
+    if (!copied || !made->hh.tbl) {
+        free_roster(core, made);
+        return KVFERRY_NO_MEMORY;
+    }
+    for (size_t i = 0; i < made->wire.count; i++) {
+        core_document *document = core_document_find(core, made->wire.members[i].digest);
+        made->documents[i] = document;
+        if (document)
+            document->uses++;
+        else
+            made->missing++;
+    }
+    made->uses = 1;
+    *roster = made;
+    return KVFERRY_OK;
+}
+
+void core_roster_release(node_core *core, core_roster *roster)
+{
+    if (!roster || --roster->uses)
+        return;
+    HASH_DEL(core->rosters, roster);
+    free_roster(core, roster);
+}
+
+/* --- fetching ---------------------------------------------------------------------------------------- */
+
+void core_roster_fetch(node_core *core, core_roster *roster, core_line *line)
+{
+    const char **digests = base_alloc(roster->missing, sizeof(*digests));
+    if (!digests)
+        return;
+    wire_message message = {.type = WIRE_GET, .body.documents.digests = digests};
+    for (size_t i = 0; i < roster->wire.count; i++)
+        if (!roster->documents[i])
+            digests[message.body.documents.count++] = roster->wire.members[i].digest;
+    roster->asked = core->now;
+    core_send(core, line, &message);
+    free(digests);
+}
+
+/* As many as fit into a message; the other side asks again for the rest. */
+void core_received_get(node_core *core, core_link link, const wire_message *message)
+{
+    const wire_documents *wanted = &message->body.documents;
+    size_t count = wanted->count < WIRE_MAX_WORKERS ? wanted->count : WIRE_MAX_WORKERS;
+    const char **digests = base_alloc(count + 1, sizeof(*digests));
+    const void **data = base_alloc(count + 1, sizeof(*data));
+    size_t *sizes = base_alloc(count + 1, sizeof(*sizes));
+    wire_message answer = {.type = WIRE_DOCUMENTS, .body.documents = {digests, data, sizes, 0}};
+    uint64_t bytes = 0;
+    for (size_t i = 0; digests && data && sizes && i < count; i++) {
+        core_document *document = core_document_find(core, wanted->digests[i]);
+        if (!document || (bytes && bytes + document->size > core->options.max_message_bytes / 2))
+            continue;
+        bytes += document->size;
+        size_t at = answer.body.documents.count++;
+        digests[at] = document->digest;
+        data[at] = document->data;
+        sizes[at] = document->size;
+    }
+    if (digests && data && sizes)
+        core_send_to(core, link, message->sender, &answer);
+    free(digests);
+    free(data);
+    free(sizes);
+}
+
+/* Whether a document is that of the member of the roster. */
+static bool belongs(const core_roster *roster, size_t index, const kvferry_layout *layout)
+{
+    return strcmp(kvferry_layout_engine_id(layout), roster->wire.engine_id) == 0 &&
+           core_roster_index(roster, kvferry_layout_worker(layout)) == index;
+}
+
+/* Gives the document to all that lack it. */
+static void hand_out(node_core *core, core_document *document)
+{
+    core_roster *roster, *next;
+    HASH_ITER(hh, core->rosters, roster, next) {
+        for (size_t i = 0; roster->missing && i < roster->wire.count; i++) {
+            if (roster->documents[i] || strcmp(roster->wire.members[i].digest, document->digest) != 0 ||
+                !belongs(roster, i, document->layout))
+                continue;
+            roster->documents[i] = document;
+            document->uses++;
+            roster->missing--;
+        }
+    }
+    core_own_document(core, document);
+}
+
+static bool wanted(node_core *core, const char *digest)
+{
+    core_roster *roster, *next;
+    HASH_ITER(hh, core->rosters, roster, next)
+        for (size_t i = 0; roster->missing && i < roster->wire.count; i++)
+            if (!roster->documents[i] && strcmp(roster->wire.members[i].digest, digest) == 0)
+                return true;
+    for (size_t i = 0; i < core->sibling_count; i++)
+        if (core->siblings[i].known && !core->siblings[i].document &&
+            strcmp(core->siblings[i].member.digest, digest) == 0)
+            return true;
+    return false;
+}
+
+void core_received_documents(node_core *core, core_link link, core_line *line,
+                             const wire_message *message)
+{
+    const wire_documents *got = &message->body.documents;
+    kvferry_report *report = NULL;
+    if (kvferry_report_create(&report) != KVFERRY_OK)
+        return;
+    for (size_t i = 0; i < got->count; i++) {
+        char digest[WIRE_DIGEST_TEXT];
+        wire_digest(got->documents[i], got->sizes[i], digest);
+        core_document *document = NULL;
+        if (!wanted(core, digest)) {
+            core->statistics.ignored++;
+            continue;
+        }
+        if (core_document_add(core, got->documents[i], got->sizes[i], &document, report) == KVFERRY_OK)
+            hand_out(core, document);
+        core_document_release(core, document);
+    }
+    if (kvferry_report_count(report)) {
+        core_refused(core, message->engine_id, message->sender, report);
+        core_send_reasons(core, link, message, report);
+    }
+    if (line && line->use == CORE_USE_GREETER) {
+        core_engine *engine = line->user;
+        if (kvferry_report_count(report))
+            core_engine_fail(core, engine, report);
+        else if (engine->roster && engine->roster->missing && got->count)
+            core_roster_fetch(core, engine->roster, line);
+    } else if (line && line->use == CORE_USE_TARGET) {
+        core_target *target = line->user;
+        if (target->roster->missing && got->count)
+            core_roster_fetch(core, target->roster, line);
+    }
+    core_engine_documents(core);
+    core_targets_documents(core);
+    kvferry_report_free(report);
+}

@@ -1,0 +1,344 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The inside of the core, one file per subject:
+ *
+ *   core.c           create, free, dispatch of messages   core_timer.c    what is due, when
+ *   core_effect.c    effects, in order                    core_event.c    events
+ *   core_line.c      links and what is sent over them     core_document.c layout documents, rosters
+ *   core_own.c       the own engine: leader and siblings  core_plan.c     plans and who is in them
+ *   core_engine.c    decode: engines that this node asks  core_source.c   decode: their workers
+ *   core_target.c    prefill: workers that ask            core_check.c    block tables, who owns blocks
+ *   core_supply.c     prefill: offers                      core_member.c   prefill: who asks for an offer
+ *   core_write.c     prefill: writes                      core_request.c  decode: asks
+ *   core_part.c      decode: one source of an ask         core_status.c   counts and state for people
+ *   core_words.c     reasons, log lines, the dead
+ */
+#ifndef KVFERRY_NODE_CORE_INTERNAL_H
+#define KVFERRY_NODE_CORE_INTERNAL_H
+
+#include <stdlib.h>
+#include <string.h>
+
+#define HASH_NONFATAL_OOM 1
+#include <uthash.h>
+#include <utlist.h>
+
+#include "node/core.h"
+
+#define CORE_ID (WIRE_MAX_ID + 1)
+#define CORE_CODE 64
+
+typedef struct core_line core_line;
+typedef struct core_roster core_roster;
+typedef struct core_pairing core_pairing;
+typedef struct core_engine core_engine;
+typedef struct core_source core_source;
+typedef struct core_target core_target;
+typedef struct core_channel core_channel;
+typedef struct core_supply core_supply;
+typedef struct core_member core_member;
+typedef struct core_write core_write;
+typedef struct core_request core_request;
+typedef struct core_part core_part;
+
+/* --- time: core_timer.c -------------------------------------------------------------------------- */
+
+/* Sits inside of what it is for. `fire` may end it and free that. */
+typedef struct core_timer {
+    void (*fire)(node_core *core, void *owner);
+    void *owner;
+    uint64_t due;
+    size_t place; /* in the heap, from 1; 0: not set */
+    bool begun;
+} core_timer;
+
+/* Makes room, so that setting never fails. false: out of memory. */
+bool core_timer_begin(node_core *core, core_timer *timer, void (*fire)(node_core *, void *), void *owner);
+void core_timer_end(node_core *core, core_timer *timer);
+void core_timer_set(node_core *core, core_timer *timer, uint64_t due);
+void core_timer_stop(node_core *core, core_timer *timer);
+/* `now` and `after`, not past the end of time. */
+uint64_t core_after(const node_core *core, uint64_t after);
+
+/* --- effects: core_effect.c ---------------------------------------------------------------------- */
+
+/* An effect that waits to be taken. Those that must not fail for want of memory sit inside of what they are about. */
+typedef struct core_action {
+    core_effect effect;
+    struct core_action *next;
+    bool queued; /* waits, or was taken last */
+    bool skip;   /* is not to be done any more */
+    void *free_first, *free_then; /* once it was taken */
+} core_action;
+
+void core_action_queue(node_core *core, core_action *action);
+/* Frees `object` (with `inner` before it) once `action`, which sits in it, was taken; at once if it does not wait. */
+void core_action_free(core_action *action, void *inner, void *object);
+void core_effects_free(node_core *core);
+
+/* --- events: core_event.c ------------------------------------------------------------------------ */
+
+typedef struct core_event core_event;
+
+/* Made before it is needed, so that telling never fails. NULL: out of memory. */
+core_event *core_event_create(kvferry_event_kind kind, kvferry_side side, const char *engine_id,
+                              const char *transfer_id, void *context);
+void core_event_discard(core_event *event);
+void core_event_set_engine(core_event *event, const char *engine_id);
+void core_event_set_kind(core_event *event, kvferry_event_kind kind);
+/* `reasons` are copied; NULL: `code` and `message` make one. */
+void core_event_set_outcome(core_event *event, kvferry_outcome outcome, const char *code,
+                            const char *message, const kvferry_report *reasons);
+void core_event_set_work(core_event *event, uint64_t bytes, uint64_t copies, uint64_t elapsed_ns);
+void core_event_queue(node_core *core, core_event *event);
+/* RELEASED says what ENDED said. */
+void core_event_copy_outcome(core_event *to, const core_event *from);
+void core_events_free(node_core *core);
+
+/* --- links: core_line.c ------------------------------------------------------------------------- */
+
+typedef enum core_use {
+    CORE_USE_NONE,
+    CORE_USE_LEADER,  /* to the own engine's leader */
+    CORE_USE_GREETER, /* user: core_engine: to some worker of an engine */
+    CORE_USE_SOURCE,  /* user: core_source */
+    CORE_USE_SIBLING, /* from a worker of the own engine, at the leader */
+    CORE_USE_TARGET   /* user: core_target */
+} core_use;
+
+struct core_line {
+    core_link id;
+    bool outgoing;
+    char *address; /* outgoing: where to */
+    char peer[WIRE_INCARNATION_TEXT]; /* the first that spoke; "" nobody yet */
+    uint64_t opened;
+    core_use use;
+    void *user;
+    core_action open_action, close_action;
+    core_line *target_prev, *target_next; /* of one target */
+    UT_hash_handle hh;
+};
+
+core_line *core_line_open(node_core *core, const char *address, core_use use, void *user);
+/* The line that messages come in by; makes it. NULL: out of memory. */
+core_line *core_line_accept(node_core *core, core_link link);
+core_line *core_line_find(node_core *core, core_link link);
+/* Tells the driver to close it, and forgets it. */
+void core_line_close(node_core *core, core_line *line);
+/* Forgets it: the driver knows that it is gone. */
+void core_line_drop(node_core *core, core_line *line);
+/* Closes it and opens another to the same address. */
+void core_line_again(node_core *core, core_line *line);
+
+/* Sends; what cannot be sent is lost, as on the way. `to`: incarnation, "" unknown. */
+void core_send_to(node_core *core, core_link link, const char *to, wire_message *message);
+void core_send(node_core *core, core_line *line, wire_message *message);
+/* ERROR: an answer to `about`. */
+void core_send_reasons(node_core *core, core_link link, const wire_message *about,
+                       const kvferry_report *reasons);
+void core_send_error(node_core *core, core_link link, const wire_message *about, const char *code,
+                     const char *expected, const char *found, const char *text);
+/* HELLO and WELCOME: who this node is. `to`: the incarnation of the other; "" unknown. */
+void core_send_hello(node_core *core, core_link link, const char *to, wire_type type, bool sibling,
+                     const kvferry_report *reasons);
+
+/* --- documents and rosters: core_document.c ------------------------------------------------------- */
+
+typedef struct core_document {
+    char digest[WIRE_DIGEST_TEXT];
+    void *data; /* msgpack */
+    size_t size;
+    kvferry_layout *layout;
+    uint32_t uses;
+    UT_hash_handle hh;
+} core_document;
+
+core_document *core_document_find(node_core *core, const char *digest);
+/* Takes over neither. KVFERRY_OK: in use once. */
+kvferry_status core_document_add(node_core *core, const void *data, size_t size, core_document **document,
+                                 kvferry_report *report);
+void core_document_release(node_core *core, core_document *document);
+
+/* All workers of an engine, as one roster message said; immutable but for documents that arrive. */
+struct core_roster {
+    wire_roster wire;
+    char documents_digest[WIRE_DIGEST_TEXT]; /* of the members' digests */
+    core_document **documents; /* by member */
+    size_t missing;            /* documents that are not here */
+    uint64_t asked;            /* when documents were last asked for; 0: not */
+    base_arena arena;
+    uint32_t uses;
+    UT_hash_handle hh; /* by digest */
+};
+
+/*
+ * The roster of the message: known, or made new; in use once more. KVFERRY_REFUSED: it is not what a roster must
+ * be. Documents that are here are found.
+ */
+kvferry_status core_roster_get(node_core *core, const wire_roster *wire, core_roster **roster,
+                               kvferry_report *report);
+void core_roster_release(node_core *core, core_roster *roster);
+/* The member's index by its ranks; SIZE_MAX: there is none such. */
+size_t core_roster_index(const core_roster *roster, const kvferry_worker *worker);
+/* Asks for the documents that are missing, over this line. */
+void core_roster_fetch(node_core *core, core_roster *roster, core_line *line);
+/* GET: sends what is here of it. DOCUMENTS: keeps what is wanted. */
+void core_received_get(node_core *core, core_link link, const wire_message *message);
+void core_received_documents(node_core *core, core_link link, core_line *line,
+                             const wire_message *message);
+uint32_t core_worker_index(const kvferry_worker *worker);
+uint64_t core_worker_count(const kvferry_worker *worker);
+
+/* --- the own engine: core_own.c ------------------------------------------------------------------- */
+
+typedef struct core_sibling {
+    wire_member member;
+    char *address;
+    bool known;
+    core_document *document;
+    core_link link; /* leader: where it speaks from */
+    uint64_t asked; /* leader: when its document was last asked for */
+} core_sibling;
+
+kvferry_status core_own_create(node_core *core, kvferry_report *report);
+void core_own_free(node_core *core);
+void core_received_sibling(node_core *core, core_link link, const wire_message *message);
+void core_received_own_roster(node_core *core, core_line *line, const wire_message *message,
+                              const wire_roster *wire);
+/* Opens another link to the leader. */
+void core_own_again(node_core *core);
+void core_own_document(node_core *core, core_document *document);
+void core_own_line_ended(node_core *core, core_line *line, core_link_end how);
+
+/* --- plans: core_plan.c ---------------------------------------------------------------------------- */
+
+typedef struct core_planned {
+    char key[WIRE_DIGEST_TEXT * 2]; /* documents of the source roster, target's document */
+    kvferry_plan *plan;      /* NULL: refused */
+    kvferry_report *refusal;
+    uint32_t uses;
+    UT_hash_handle hh;
+} core_planned;
+
+/* Two rosters and what follows from them, as this node needs it. */
+struct core_pairing {
+    char key[WIRE_DIGEST_TEXT * 2 + 1];
+    kvferry_side side; /* which one the own engine is */
+    core_roster *source, *target;
+    size_t own;              /* this node in its own roster */
+    core_planned **planned;  /* by target; prefill: where it gives something; decode: only the own */
+    bool *asks;              /* prefill: by target: it is to ask here. decode: by source: this node asks it */
+    core_member **slots;     /* prefill: by target: members of offers, not settled */
+    size_t ask_count;
+    kvferry_report *refusal; /* NULL: it fits */
+    uint32_t uses;
+    UT_hash_handle hh;
+};
+
+/* KVFERRY_OK (also if refusal is set) or KVFERRY_NO_MEMORY. All documents must be here. In use once more. */
+kvferry_status core_pairing_get(node_core *core, kvferry_side side, core_roster *source,
+                                core_roster *target, core_pairing **pairing);
+void core_pairing_release(node_core *core, core_pairing *pairing);
+
+/* --- blocks: core_check.c ----------------------------------------------------------------------------- */
+
+/* Copies tables to the arena. false: out of memory. */
+bool core_tables_copy(base_arena *arena, const kvferry_block_table *tables, size_t count,
+                      kvferry_block_table **copy);
+uint64_t core_tables_size(const kvferry_block_table *tables, size_t count);
+void core_check_offer(node_core *core, const kvferry_offer *offer, kvferry_report *report, size_t *findings);
+void core_check_ask(node_core *core, const kvferry_ask *ask, kvferry_report *report, size_t *findings);
+kvferry_status core_owners_create(node_core *core);
+void core_owners_free(node_core *core);
+/* Marks or unmarks the blocks; how many they are. */
+uint64_t core_owners_set(node_core *core, const kvferry_block_table *tables, size_t count, bool owned);
+
+/* --- the core ------------------------------------------------------------------------------------------- */
+
+typedef struct core_tombstone {
+    char incarnation[WIRE_INCARNATION_TEXT];
+    uint64_t forget_at;
+    struct core_tombstone *prev, *next;
+    UT_hash_handle hh;
+} core_tombstone;
+
+#define CORE_TOLD 1024
+
+struct node_core {
+    core_options options; /* strings and binding are the arena's */
+    base_arena arena;
+    kvferry_layout *layout; /* the own document's */
+    core_document *document;
+    const char *engine_id;
+    kvferry_worker worker;
+    uint32_t rank; /* in (dp, pp, tp) order */
+    char incarnation[WIRE_INCARNATION_TEXT];
+    uint64_t now, random;
+    uint64_t next_line, next_peer, next_write, next_query;
+    bool draining, leaving, left;
+
+    core_timer **heap;
+    size_t heap_count, heap_capacity, timer_count;
+    core_action *first_action, *last_action, *taken;
+    core_event *first_event, *last_event;
+
+    core_document *documents;
+    core_roster *rosters;
+    core_planned *planned;
+    core_pairing *pairings;
+    core_line *lines;
+
+    core_roster *own; /* NULL: incomplete */
+    core_sibling *siblings; /* leader: by rank */
+    size_t sibling_count;
+    char *leader;
+    core_line *leader_line;
+    core_roster *fetching; /* a sibling: the own roster, of which documents are missing */
+    core_timer own_timer;
+
+    core_engine *engines;
+    core_source *sources;
+    core_request *requests;
+    core_request *past_requests;
+    size_t past_request_count, request_count; /* not released */
+    core_tombstone *tombstones, *tombstone_list;
+    uint64_t **owners; /* by group: a bit for each block */
+
+    core_target *targets;
+    core_channel *channels;
+    core_write *writes;
+    core_supply *offers;
+    core_supply *early_offers, *expected_offers, *past_offers;
+    size_t early_count, expected_count, past_count;
+    size_t offer_count; /* not released */
+    uint64_t early_bytes; /* of tables of asks that wait for an offer */
+    uint64_t told[CORE_TOLD];
+    size_t told_at;
+
+    kvferry_node_statistics statistics;
+};
+
+void core_log(node_core *core, kvferry_log_level level, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+/* A refused peer: logged once for each place and code, counted every time. */
+void core_refused(node_core *core, const char *engine_id, const char *who, const kvferry_report *reasons);
+uint64_t core_random(node_core *core);
+void core_incarnation_text(uint64_t value, char text[WIRE_INCARNATION_TEXT]);
+/* Reasons of one, for a message; NULL when out of memory. */
+kvferry_report *core_reason(const char *code, const char *expected, const char *found, const char *text);
+void core_reasons_copy(kvferry_report *to, const kvferry_report *from, size_t limit);
+const char *core_reasons_code(const kvferry_report *reasons, const char *otherwise);
+const char *core_reasons_text(const kvferry_report *reasons, const char *otherwise);
+void core_code_set(char code[CORE_CODE], const char *from);
+bool core_dead(node_core *core, const char *incarnation);
+void core_tombstone_add(node_core *core, const char *incarnation);
+void core_tombstone_drop(node_core *core, core_tombstone *stone);
+/* Once everything is ended for good and no write is in flight: says BYE. */
+void core_leave(node_core *core);
+/* The own roster changed, or went. */
+void core_own_changed(node_core *core);
+
+#include "node/core_decode.h"
+#include "node/core_prefill.h"
+
+#endif

@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Prefill side: what one decode worker does with an offer. */
+#include "node/core_internal.h"
+
+core_member *core_member_find(core_supply *offer, const char *incarnation)
+{
+    core_member *member;
+    for (member = offer->members; member; member = member->next)
+        if (strcmp(member->incarnation, incarnation) == 0)
+            return member;
+    return NULL;
+}
+
+core_member *core_member_add(core_supply *offer, const char *incarnation)
+{
+    core_member *member = offer->member_count < WIRE_MAX_WORKERS ? base_alloc(1, sizeof(*member)) : NULL;
+    if (!member)
+        return NULL;
+    memcpy(member->incarnation, incarnation, sizeof(member->incarnation));
+    member->offer = offer;
+    member->slot = SIZE_MAX;
+    member->next = offer->members;
+    offer->members = member;
+    offer->member_count++;
+    return member;
+}
+
+static void leave_tables(node_core *core, core_member *member)
+{
+    base_arena_free(&member->arena);
+    core->early_bytes -= member->table_bytes;
+    member->tables = NULL;
+    member->table_count = 0;
+    member->table_bytes = 0;
+}
+
+/* Out of all lists: it wants nothing more. */
+static void leave_lists(node_core *core, core_member *member)
+{
+    if (member->channel)
+        DL_DELETE2(member->channel->queue, member, queue_prev, queue_next);
+    member->channel = NULL;
+    if (member->pairing)
+        DL_DELETE2(member->pairing->slots[member->slot], member, slot_prev, slot_next);
+    member->pairing = NULL;
+    leave_tables(core, member);
+}
+
+void core_member_free(node_core *core, core_member *member)
+{
+    leave_lists(core, member);
+    kvferry_report_free(member->reasons);
+    free(member->checksums);
+    free(member);
+}
+
+/* --- answers -------------------------------------------------------------------------------------------- */
+
+static core_link way_to(node_core *core, const core_member *member)
+{
+    core_target *target = core_target_find(core, member->incarnation);
+    return target && target->line ? target->line->id : 0;
+}
+
+void core_member_send_verdict(node_core *core, core_member *member, core_link link)
+{
+    bool said = member->state == CORE_MEMBER_SETTLED || member->state == CORE_MEMBER_WRITTEN;
+    wire_message message = {.type = WIRE_VERDICT, .transfer_id = member->offer->id};
+    wire_verdict *verdict = &message.body.verdict;
+    memcpy(verdict->attempt, member->attempt, sizeof(verdict->attempt));
+    verdict->outcome = member->state == CORE_MEMBER_WRITTEN ? WIRE_DONE
+                       : said                               ? member->outcome
+                                                            : WIRE_WAITING;
+    if (verdict->outcome == WIRE_DONE) {
+        verdict->copies = member->copies;
+        verdict->bytes = member->bytes;
+        verdict->checksums = member->checksums;
+        verdict->checksum_count = member->checksum_count;
+    } else if (said) {
+        message.reasons = member->reasons;
+    }
+    core_send_to(core, link, member->incarnation, &message);
+}
+
+static void send_settled(node_core *core, core_member *member)
+{
+    core_link link = core_line_find(core, member->settle_link) ? member->settle_link : way_to(core, member);
+    wire_message message = {.type = WIRE_SETTLED, .transfer_id = member->offer->id};
+    memcpy(message.body.verdict.attempt, member->attempt, sizeof(message.body.verdict.attempt));
+    message.body.verdict.outcome = member->outcome;
+    if (link)
+        core_send_to(core, link, member->incarnation, &message);
+}
+
+/* --- asking ----------------------------------------------------------------------------------------------- */
+
+bool core_member_ask(node_core *core, core_member *member, core_target *target, const wire_ask *ask)
+{
+    if (!core_tables_copy(&member->arena, ask->tables, ask->table_count, &member->tables)) {
+        base_arena_free(&member->arena);
+        return false;
+    }
+    member->table_count = ask->table_count;
+    member->table_bytes = core_tables_size(ask->tables, ask->table_count);
+    core->early_bytes += member->table_bytes;
+    memcpy(member->attempt, ask->attempt, sizeof(member->attempt));
+    member->asked = true;
+    member->verify = ask->verify;
+    member->tokens = ask->tokens;
+    member->asked_at = core->now;
+    uint64_t timeout;
+    member->deadline = base_mul(ask->timeout_ms, 1000000, &timeout) ? core_after(core, timeout) : UINT64_MAX;
+    member->state = CORE_MEMBER_WAITS;
+    core_target_busy(core, target, true);
+    return true;
+}
+
+void core_member_proceed(node_core *core, core_member *member)
+{
+    core_supply *offer = member->offer;
+    if (member->state != CORE_MEMBER_WAITS || offer->state != CORE_SUPPLY_LIVE || !offer->ready)
+        return;
+    if (member->verify && !core->options.checksum) {
+        core->statistics.refused++;
+        core_member_settle(core, member, WIRE_FAILED, "verify_unsupported",
+                           "the prefill worker cannot make checksums of its memory", NULL);
+        return;
+    }
+    core_write_begin(core, member);
+}
+
+/* --- ends --------------------------------------------------------------------------------------------------- */
+
+static void finish(node_core *core, core_member *member)
+{
+    core_supply *offer = member->offer;
+    if (member->asked) {
+        core_target *target = core_target_find(core, member->incarnation);
+        if (target && target->busy)
+            core_target_busy(core, target, false);
+    }
+    member->state = CORE_MEMBER_SETTLED;
+    member->pending = false;
+    leave_lists(core, member);
+    free(member->checksums);
+    member->checksums = NULL;
+    member->checksum_count = 0;
+    if (member->counted)
+        offer->open--;
+    core_link link = way_to(core, member);
+    if (member->settle_asked)
+        send_settled(core, member);
+    else if (member->asked && link)
+        core_member_send_verdict(core, member, link);
+    if (!offer->held)
+        core_supply_advance(core, offer);
+}
+
+void core_member_settle(node_core *core, core_member *member, wire_outcome outcome, const char *code,
+                        const char *text, const kvferry_report *reasons)
+{
+    if (member->state == CORE_MEMBER_SETTLED || member->pending)
+        return;
+    member->outcome = outcome;
+    if (outcome != WIRE_DONE) {
+        core_code_set(member->code, code);
+        kvferry_report_free(member->reasons);
+        member->reasons = core_reason(code, NULL, NULL, text);
+        if (member->reasons && kvferry_report_count(reasons)) {
+            kvferry_report_clear(member->reasons);
+            core_reasons_copy(member->reasons, reasons, WIRE_MAX_REASONS);
+        }
+        core_log(core, KVFERRY_LOG_INFO, "transfer %s, worker %s: %s, %s", member->offer->id,
+                 member->incarnation, code, text);
+    }
+    if (member->write) {
+        member->pending = true;
+        core_write_cancel(core, member->write);
+    } else {
+        finish(core, member);
+    }
+}
+
+/* With verify: checksums over what was read. false: they cannot be made. */
+static bool sum(node_core *core, core_member *member)
+{
+    core_supply *offer = member->offer;
+    core_planned *planned = member->slot == SIZE_MAX ? NULL : offer->pairing->planned[member->slot];
+    size_t own = offer->pairing->own;
+    size_t count = planned && member->table_count ? kvferry_plan_piece_count(planned->plan, own) : 0;
+    const kvferry_request request = {.transfer_id = offer->id,
+                                     .source_tokens = offer->tokens,
+                                     .target_tokens = member->tokens,
+                                     .source = offer->tables,
+                                     .source_count = offer->table_count,
+                                     .target = member->tables,
+                                     .target_count = member->table_count};
+    if (!count)
+        return true;
+    member->checksums = base_alloc(count, sizeof(*member->checksums));
+    for (size_t i = 0; member->checksums && i < count; i++) {
+        member->checksums[i].piece = (uint32_t)i;
+        if (core->options.checksum(core->options.checksum_context, planned->plan, own, i,
+                                   KVFERRY_SIDE_PREFILL, &request,
+                                   &member->checksums[i].value) != KVFERRY_OK)
+            return false;
+    }
+    member->checksum_count = member->checksums ? count : 0;
+    return member->checksums != NULL;
+}
+
+static void written(node_core *core, core_member *member)
+{
+    if (!member->verify) {
+        core_member_settle(core, member, WIRE_DONE, NULL, NULL, NULL);
+        return;
+    }
+    if (!sum(core, member)) {
+        core_member_settle(core, member, WIRE_FAILED, "verify_unsupported",
+                           "the prefill worker could not make checksums", NULL);
+        return;
+    }
+    member->state = CORE_MEMBER_WRITTEN;
+    core_link link = way_to(core, member);
+    if (link)
+        core_member_send_verdict(core, member, link);
+}
+
+void core_member_write_over(node_core *core, core_member *member, kvferry_status status, const char *detail)
+{
+    if (member->pending)
+        finish(core, member);
+    else if (status == KVFERRY_OK)
+        written(core, member);
+    else if (status == KVFERRY_TIMEOUT)
+        core_member_settle(core, member, WIRE_EXPIRED, "deadline",
+                           *detail ? detail : "the ask's time is over, and it is not written", NULL);
+    else if (status == KVFERRY_PEER_LOST)
+        core_member_settle(core, member, WIRE_FAILED, "peer_lost",
+                           *detail ? detail : "the transfer engine lost the decode worker", NULL);
+    else
+        core_member_settle(core, member, WIRE_FAILED, "write_failed",
+                           *detail ? detail : kvferry_status_describe(status), NULL);
+}

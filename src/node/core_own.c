@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The own engine: its leader gathers the workers, and tells each who all of them are. */
+#include "node/core_internal.h"
+
+static void take_roster(node_core *core, core_roster *roster)
+{
+    if (core->own == roster) {
+        core_roster_release(core, roster);
+        return;
+    }
+    core_roster_release(core, core->own);
+    core->own = roster;
+    core_log(core, KVFERRY_LOG_INFO, "engine %s: complete, %zu workers", core->engine_id,
+             roster->wire.count);
+    core_own_changed(core);
+}
+
+static void send_roster(node_core *core, core_sibling *sibling)
+{
+    wire_message message = {.type = WIRE_ROSTER, .body.roster = core->own->wire};
+    if (sibling->link)
+        core_send_to(core, sibling->link, sibling->member.incarnation, &message);
+}
+
+/* At the leader: once all are known with their documents, everybody is told. */
+static void gather(node_core *core)
+{
+    size_t count = core->sibling_count;
+    for (size_t i = 0; i < count; i++)
+        if (!core->siblings[i].known || !core->siblings[i].document)
+            return;
+    wire_member *members = base_alloc(count, sizeof(*members));
+    if (!members)
+        return;
+    for (size_t i = 0; i < count; i++) {
+        members[i] = core->siblings[i].member;
+        members[i].address = core->siblings[i].address;
+    }
+    wire_roster wire = {.engine_id = core->engine_id, .members = members, .count = count};
+    wire_roster_digest(&wire, wire.digest);
+    core_roster *roster = NULL;
+    if (core_roster_get(core, &wire, &roster, NULL) == KVFERRY_OK) {
+        bool news = roster != core->own;
+        take_roster(core, roster);
+        for (size_t i = 0; news && i < count; i++)
+            send_roster(core, &core->siblings[i]);
+    }
+    free(members);
+}
+
+void core_own_document(node_core *core, core_document *document)
+{
+    bool any = false;
+    for (size_t i = 0; i < core->sibling_count; i++) {
+        core_sibling *sibling = &core->siblings[i];
+        if (!sibling->known || sibling->document ||
+            strcmp(sibling->member.digest, document->digest) != 0)
+            continue;
+        sibling->document = document;
+        document->uses++;
+        any = true;
+    }
+    if (any)
+        gather(core);
+    if (core->fetching && !core->fetching->missing) {
+        core_roster *roster = core->fetching;
+        core->fetching = NULL;
+        take_roster(core, roster);
+    }
+}
+
+/* --- at the leader --------------------------------------------------------------------------------- */
+
+static bool check_sibling(node_core *core, const wire_message *message, kvferry_report *report)
+{
+    const kvferry_worker *own = &core->worker, *its = &message->body.hello.worker;
+    if (core->rank) {
+        base_report_add(report, "not_leader", NULL, "the engine's first worker",
+                        base_format("dp%u pp%u tp%u", own->dp_rank, own->pp_rank, own->tp_rank),
+                        "this worker gathers no engine");
+        return false;
+    }
+    if (strcmp(message->engine_id, core->engine_id) != 0 || own->tp_size != its->tp_size ||
+        own->pp_size != its->pp_size || own->dp_size != its->dp_size ||
+        its->tp_rank >= its->tp_size || its->pp_rank >= its->pp_size || its->dp_rank >= its->dp_size ||
+        core_worker_index(its) == 0) {
+        base_report_add(report, "sibling_differs", NULL,
+                        base_format("another worker of engine %s with tp %u, pp %u, dp %u",
+                                    core->engine_id, own->tp_size, own->pp_size, own->dp_size),
+                        base_format("rank tp%u pp%u dp%u of engine %s with tp %u, pp %u, dp %u",
+                                    its->tp_rank, its->pp_rank, its->dp_rank, message->engine_id,
+                                    its->tp_size, its->pp_size, its->dp_size),
+                        "a worker that reports to this one as its leader");
+        return false;
+    }
+    return true;
+}
+
+/* Puts what the worker says into its place. false: out of memory, and the place is empty. */
+static bool note_sibling(node_core *core, core_sibling *sibling, const wire_message *message)
+{
+    const wire_hello *hello = &message->body.hello;
+    const wire_member *self = NULL;
+    for (size_t i = 0; i < hello->roster.count; i++)
+        if (strcmp(hello->roster.members[i].incarnation, message->sender) == 0)
+            self = &hello->roster.members[i];
+    if (!self)
+        return false;
+    char *address = strdup(self->address);
+    if (!address)
+        return false;
+    free(sibling->address);
+    core_document_release(core, sibling->document);
+    *sibling = (core_sibling){.member = *self, .address = address, .known = true};
+    sibling->member.worker = hello->worker;
+    sibling->document = core_document_find(core, self->digest);
+    if (sibling->document)
+        sibling->document->uses++;
+    return true;
+}
+
+static void ask_document(node_core *core, core_sibling *sibling)
+{
+    const char *digest = sibling->member.digest;
+    wire_message message = {.type = WIRE_GET, .body.documents = {.digests = &digest, .count = 1}};
+    core_send_to(core, sibling->link, sibling->member.incarnation, &message);
+}
+
+void core_received_sibling(node_core *core, core_link link, const wire_message *message)
+{
+    kvferry_report *report = NULL;
+    if (kvferry_report_create(&report) != KVFERRY_OK)
+        return;
+    core_line *line = core_line_accept(core, link);
+    if (line && (line->use == CORE_USE_NONE || line->use == CORE_USE_SIBLING)) {
+        line->use = CORE_USE_SIBLING;
+        memcpy(line->peer, message->sender, sizeof(line->peer));
+        if (!check_sibling(core, message, report)) {
+            core_refused(core, message->engine_id, message->sender, report);
+            core_send_hello(core, link, message->sender, WIRE_WELCOME, false, report);
+            core_line_close(core, line);
+        } else {
+            core_sibling *sibling = &core->siblings[core_worker_index(&message->body.hello.worker)];
+            bool same = sibling->known &&
+                        strcmp(sibling->member.incarnation, message->sender) == 0;
+            if (same || note_sibling(core, sibling, message)) {
+                sibling->link = link;
+                if (!sibling->document)
+                    ask_document(core, sibling);
+                else if (!same)
+                    gather(core);
+                core_send_hello(core, link, message->sender, WIRE_WELCOME, false, NULL);
+            }
+        }
+    }
+    kvferry_report_free(report);
+}
+
+/* --- at the others ---------------------------------------------------------------------------------- */
+
+void core_received_own_roster(node_core *core, core_line *line, const wire_message *message,
+                              const wire_roster *wire)
+{
+    if (kvferry_report_count(message->reasons)) {
+        core_refused(core, message->engine_id, line->address, message->reasons);
+        return;
+    }
+    if (!*wire->digest || wire->count <= core->rank ||
+        strcmp(wire->engine_id, core->engine_id) != 0 ||
+        strcmp(wire->members[core->rank].incarnation, core->incarnation) != 0)
+        return;
+    core_roster *roster = NULL;
+    if (core_roster_get(core, wire, &roster, NULL) != KVFERRY_OK)
+        return;
+    if (!roster->missing) {
+        core_roster_release(core, core->fetching);
+        core->fetching = NULL;
+        take_roster(core, roster);
+        return;
+    }
+    if (core->fetching != roster) {
+        core_roster_release(core, core->fetching);
+        core->fetching = roster;
+    } else {
+        core_roster_release(core, roster);
+    }
+    core_roster_fetch(core, core->fetching, line);
+}
+
+/* Reports to the leader: often until the engine is complete, then now and then, so that a message that was lost
+ * or a leader that was restarted is made good. */
+static void report_self(node_core *core, void *owner)
+{
+    (void)owner;
+    if (!core->leader || core->leaving)
+        return;
+    if (!core->leader_line)
+        core->leader_line = core_line_open(core, core->leader, CORE_USE_LEADER, NULL);
+    if (core->leader_line)
+        core_send_hello(core, core->leader_line->id, core->leader_line->peer, WIRE_HELLO, true, NULL);
+    uint64_t pause = core->own ? base_max(core->options.silence_ns / 2, core->options.retry_ns)
+                               : core->options.retry_ns;
+    core_timer_set(core, &core->own_timer, core_after(core, pause));
+}
+
+void core_own_again(node_core *core)
+{
+    core_line_close(core, core->leader_line);
+    core->leader_line = NULL;
+    report_self(core, NULL);
+}
+
+void core_own_line_ended(node_core *core, core_line *line, core_link_end how)
+{
+    (void)how;
+    if (line->use == CORE_USE_LEADER) {
+        core->leader_line = NULL;
+        core_timer_set(core, &core->own_timer, core_after(core, core->options.retry_ns));
+        return;
+    }
+    for (size_t i = 0; i < core->sibling_count; i++)
+        if (core->siblings[i].link == line->id)
+            core->siblings[i].link = 0;
+}
+
+kvferry_status core_set_leader(node_core *core, const char *address, uint64_t now, kvferry_report *report)
+{
+    core->now = base_max(core->now, now);
+    if (!address || !*address) {
+        base_report_add(report, "address_invalid", NULL, "the address of a control socket", "nothing",
+                        "where the engine's first worker is");
+        return KVFERRY_INVALID;
+    }
+    if (core->rank == 0 || (core->leader && strcmp(core->leader, address) == 0))
+        return KVFERRY_OK;
+    char *copy = strdup(address);
+    if (!copy)
+        return KVFERRY_NO_MEMORY;
+    free(core->leader);
+    core->leader = copy;
+    if (core->leader_line)
+        core_line_close(core, core->leader_line);
+    core->leader_line = NULL;
+    report_self(core, NULL);
+    return KVFERRY_OK;
+}
+
+kvferry_status core_own_create(node_core *core, kvferry_report *report)
+{
+    uint64_t count = core_worker_count(&core->worker);
+    if (count > WIRE_MAX_WORKERS) {
+        base_report_add(report, "too_many_workers", NULL, base_format("at most %d", WIRE_MAX_WORKERS),
+                        base_format("%llu", (unsigned long long)count), "the workers of engine %s",
+                        core->engine_id);
+        return KVFERRY_REFUSED;
+    }
+    core->rank = core_worker_index(&core->worker);
+    if (!core_timer_begin(core, &core->own_timer, report_self, NULL))
+        return KVFERRY_NO_MEMORY;
+    if (core->rank)
+        return KVFERRY_OK;
+    core->siblings = base_alloc((size_t)count, sizeof(core_sibling));
+    if (!core->siblings)
+        return KVFERRY_NO_MEMORY;
+    core->sibling_count = (size_t)count;
+    core_sibling *self = &core->siblings[0];
+    self->address = strdup(core->options.address);
+    if (!self->address)
+        return KVFERRY_NO_MEMORY;
+    self->known = true;
+    self->member.worker = core->worker;
+    memcpy(self->member.incarnation, core->incarnation, sizeof(self->member.incarnation));
+    memcpy(self->member.digest, core->document->digest, sizeof(self->member.digest));
+    self->document = core->document;
+    core->document->uses++;
+    gather(core);
+    return count == 1 && !core->own ? KVFERRY_NO_MEMORY : KVFERRY_OK;
+}
+
+void core_own_free(node_core *core)
+{
+    for (size_t i = 0; i < core->sibling_count; i++) {
+        free(core->siblings[i].address);
+        core_document_release(core, core->siblings[i].document);
+    }
+    free(core->siblings);
+    free(core->leader);
+    core_timer_end(core, &core->own_timer);
+    core_roster_release(core, core->fetching);
+    core_roster_release(core, core->own);
+}

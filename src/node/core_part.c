@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Decode side: what one source has been asked and has answered. */
+#include "node/core_internal.h"
+
+static void send_ask(node_core *core, core_part *part)
+{
+    core_request *request = part->request;
+    if (!part->source->welcomed)
+        return;
+    uint64_t left = request->deadline > core->now ? request->deadline - core->now : 0;
+    wire_message message = {.type = WIRE_ASK, .transfer_id = request->id};
+    wire_ask *ask = &message.body.ask;
+    memcpy(ask->attempt, request->attempt, sizeof(ask->attempt));
+    memcpy(ask->source_roster, request->pairing->source->wire.digest, sizeof(ask->source_roster));
+    memcpy(ask->target_roster, request->pairing->target->wire.digest, sizeof(ask->target_roster));
+    ask->tokens = request->tokens;
+    ask->timeout_ms = base_ceil_div(left, 1000000);
+    ask->verify = request->verify;
+    ask->tables = request->tables;
+    ask->table_count = request->table_count;
+    part->asked = true;
+    core_source_send(core, part->source, &message);
+}
+
+static void send_settle(node_core *core, core_part *part)
+{
+    core_request *request = part->request;
+    if (part->confirmed && !part->source->welcomed)
+        return;
+    wire_message message = {
+        .type = WIRE_SETTLE, .transfer_id = request->id, .reasons = request->reasons};
+    wire_verdict *settle = &message.body.verdict;
+    memcpy(settle->attempt, request->attempt, sizeof(settle->attempt));
+    settle->outcome = (wire_outcome)request->outcome;
+    core_source_send(core, part->source, &message);
+}
+
+void core_part_send(node_core *core, core_part *part)
+{
+    if (part->source->dead)
+        return;
+    core_source_busy(core, part->source);
+    if (part->request->state == CORE_REQUEST_ASKS && !part->done && !part->confirmed)
+        send_ask(core, part);
+    else if (part->request->state == CORE_REQUEST_ENDED && !part->told)
+        send_settle(core, part);
+}
+
+void core_part_close(node_core *core, core_part *part)
+{
+    core_source *source = part->source;
+    if (!source)
+        return;
+    part->source = NULL;
+    DL_DELETE(source->parts, part);
+    core_source_leave(core, source);
+}
+
+void core_part_confirm(node_core *core, core_part *part, bool told)
+{
+    core_request *request = part->request;
+    part->confirmed = true;
+    part->told |= told;
+    if (part->told)
+        core_part_close(core, part);
+    core_request_advance(core, request);
+}
+
+kvferry_status core_part_verify(node_core *core, core_part *part, const wire_verdict *verdict,
+                                kvferry_report *report)
+{
+    core_request *request = part->request;
+    const core_pairing *pairing = request->pairing;
+    const kvferry_plan *plan = pairing->planned[pairing->own]->plan;
+    size_t pieces = request->table_count ? kvferry_plan_piece_count(plan, part->index) : 0;
+    if (verdict->checksum_count != pieces) {
+        base_report_add(report, "checksum_differs", NULL, base_format("%zu checksums", pieces),
+                        base_format("%zu", verdict->checksum_count), "what worker %s sent",
+                        part->source->incarnation);
+        return KVFERRY_REFUSED;
+    }
+    const kvferry_request wants = {.transfer_id = request->id,
+                                   .source_tokens = request->tokens,
+                                   .target_tokens = request->tokens,
+                                   .target = request->tables,
+                                   .target_count = request->table_count};
+    kvferry_status verdict_status = KVFERRY_OK;
+    for (size_t i = 0; i < pieces; i++) {
+        uint64_t value = 0;
+        kvferry_status status =
+            verdict->checksums[i].piece == i
+                ? core->options.checksum(core->options.checksum_context, plan, part->index, i,
+                                         KVFERRY_SIDE_DECODE, &wants, &value)
+                : KVFERRY_REFUSED;
+        if (status == KVFERRY_OK && value == verdict->checksums[i].value)
+            continue;
+        verdict_status = status == KVFERRY_OK ? KVFERRY_REFUSED : status;
+        base_report_add(report, "checksum_differs", NULL,
+                        base_format("%016llx", (unsigned long long)verdict->checksums[i].value),
+                        base_format("%016llx", (unsigned long long)value),
+                        "piece %zu of what worker %s sent", i, part->source->incarnation);
+    }
+    return verdict_status;
+}

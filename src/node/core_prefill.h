@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The prefill side inside of the core: workers that ask, offers, writes. */
+#ifndef KVFERRY_NODE_CORE_PREFILL_H
+#define KVFERRY_NODE_CORE_PREFILL_H
+
+#include "node/core_internal.h"
+
+/* --- prefill: targets, offers, writes ----------------------------------------------------------------- */
+
+/* A decode worker that may ask. */
+struct core_target {
+    char incarnation[WIRE_INCARNATION_TEXT];
+    char engine_id[CORE_ID];
+    wire_member member;
+    char *address;
+    bool welcomed; /* else its engine's documents are still to come */
+    core_roster *roster;
+    core_pairing *pairing;
+    core_line *lines, *line; /* all, and the last that it spoke over */
+    uint64_t heard, unanswered;
+    uint32_t busy; /* members that asked and are not settled */
+    void *binding;
+    size_t binding_size;
+    core_channel *channel;
+    core_timer timer;
+    UT_hash_handle hh;
+};
+
+core_target *core_target_find(node_core *core, const char *incarnation);
+void core_received_hello(node_core *core, core_link link, const wire_message *message);
+/* The target that speaks over the line and is welcome; NULL: none. */
+core_target *core_target_speaking(core_line *line, const wire_message *message);
+void core_targets_documents(node_core *core);
+void core_target_heard(node_core *core, core_target *target, core_line *line);
+void core_target_lost(node_core *core, core_target *target, const char *code, const char *text);
+void core_target_busy(node_core *core, core_target *target, bool more);
+void core_target_line_ended(node_core *core, core_line *line);
+void core_targets_free(node_core *core);
+
+/* The transfer engine's connection to a target. Outlives the target until its writes are over. */
+struct core_channel {
+    uint64_t peer;
+    core_target *target; /* NULL: it is closed */
+    void *binding;
+    core_action connect_action, close_action;
+    core_write *writes;
+    core_member *queue; /* that wait for copies of others */
+    uint64_t copies;    /* expanded and not yet done */
+    UT_hash_handle hh;
+};
+
+core_channel *core_channel_open(node_core *core, core_target *target);
+void core_channel_close(node_core *core, core_channel *channel);
+
+struct core_write {
+    uint64_t id;
+    core_channel *channel;
+    core_supply *offer;
+    core_member *member;
+    kvferry_copy *copies;
+    size_t count;
+    uint64_t bytes;
+    bool canceled;
+    core_action write_action, cancel_action;
+    core_write *prev, *next; /* of the channel */
+    UT_hash_handle hh;
+};
+
+/* Expands and writes what the member asked for, or queues it. May settle it. */
+void core_write_begin(node_core *core, core_member *member);
+void core_write_cancel(node_core *core, core_write *write);
+void core_channels_free(node_core *core);
+
+typedef enum core_member_state {
+    CORE_MEMBER_EXPECTED,
+    CORE_MEMBER_WAITS,  /* asked; the blocks are not ready, or not offered */
+    CORE_MEMBER_QUEUED, /* for its turn at the channel */
+    CORE_MEMBER_WRITES,
+    CORE_MEMBER_WRITTEN, /* with verify: until the target has compared */
+    CORE_MEMBER_SETTLED
+} core_member_state;
+
+/* What a target does with an offer. */
+struct core_member {
+    core_supply *offer;
+    char incarnation[WIRE_INCARNATION_TEXT];
+    char attempt[WIRE_INCARNATION_TEXT]; /* "" did not ask */
+    core_member_state state;
+    bool counted; /* the offer waits for it */
+    bool asked, verify;
+    bool pending;            /* how it ends is decided; its write is not over yet */
+    bool settle_asked;       /* an answer SETTLED is owed, over settle_link */
+    core_link settle_link;
+    size_t slot;             /* in the pairing's targets; SIZE_MAX: in none */
+    core_pairing *pairing;   /* whose slot; NULL: none */
+    wire_outcome outcome;
+    char code[CORE_CODE];
+    kvferry_report *reasons;
+    uint64_t copies, bytes, tokens, asked_at, deadline;
+    wire_checksum *checksums;
+    size_t checksum_count;
+    kvferry_block_table *tables;
+    size_t table_count;
+    uint64_t table_bytes;
+    base_arena arena; /* tables, until they are not needed */
+    core_write *write;
+    core_channel *channel; /* in whose queue it is */
+    core_member *slot_prev, *slot_next, *queue_prev, *queue_next;
+    core_member *next; /* of the offer */
+};
+
+typedef enum core_supply_state {
+    CORE_SUPPLY_EARLY, /* not offered: asks that came before, or settles */
+    CORE_SUPPLY_LIVE,
+    CORE_SUPPLY_ENDED, /* writes are in flight */
+    CORE_SUPPLY_PAST
+} core_supply_state;
+
+struct core_supply {
+    char id[CORE_ID];
+    core_supply_state state;
+    bool ready, expected; /* expected: core_expect */
+    bool held;            /* somebody walks over its members */
+    char engine_id[CORE_ID]; /* that asked first; "" nobody yet */
+    core_pairing *pairing;
+    core_member *members;
+    size_t member_count, open; /* open: counted and not settled */
+    size_t writes;             /* in flight */
+    uint64_t tokens, begun, lease_end, ended_at;
+    uint64_t copies, bytes;
+    kvferry_outcome outcome;
+    kvferry_block_table *tables;
+    size_t table_count;
+    base_arena arena;
+    core_event *ended, *released;
+    core_timer timer;
+    core_supply *prev, *next; /* of the early, or of the past ones */
+    UT_hash_handle hh;
+};
+
+core_supply *core_supply_find(node_core *core, const char *id);
+void core_received_ask(node_core *core, core_link link, core_line *line, const wire_message *message);
+void core_received_settle(node_core *core, core_link link, core_line *line, const wire_message *message);
+void core_received_renew(node_core *core, core_line *line, const wire_message *message);
+void core_supply_end(node_core *core, core_supply *offer, kvferry_outcome outcome, const char *code,
+                    const char *text, const kvferry_report *reasons);
+/* Looks whether all have settled, or all is released. May free it: the offer is not to be used afterwards. */
+void core_supply_advance(node_core *core, core_supply *offer);
+void core_supply_schedule(node_core *core, core_supply *offer);
+/* Everything of both sides. */
+void core_abort_all(node_core *core);
+void core_supplies_free(node_core *core);
+/* Finds, or makes a record of what was not offered yet. NULL: out of memory. */
+core_supply *core_supply_get(node_core *core, const char *id);
+
+core_member *core_member_find(core_supply *offer, const char *incarnation);
+core_member *core_member_add(core_supply *offer, const char *incarnation);
+bool core_member_ask(node_core *core, core_member *member, core_target *target, const wire_ask *ask);
+void core_member_send_verdict(node_core *core, core_member *member, core_link link);
+/* Ends what the member wants; its write is canceled first, and the verdict comes when it is over. */
+void core_member_settle(node_core *core, core_member *member, wire_outcome outcome, const char *code,
+                        const char *text, const kvferry_report *reasons);
+void core_member_write_over(node_core *core, core_member *member, kvferry_status status, const char *detail);
+void core_member_proceed(node_core *core, core_member *member);
+void core_member_free(node_core *core, core_member *member);
+
+#endif

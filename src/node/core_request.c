@@ -1,0 +1,536 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Decode side: asks, from the call to the last word of every source. */
+#include "node/core_internal.h"
+
+#include <stdio.h>
+
+static core_request *find_request(node_core *core, const char *id)
+{
+    core_request *request;
+    HASH_FIND_STR(core->requests, id, request);
+    return request;
+}
+
+static core_part *find_part(core_request *request, const char *incarnation)
+{
+    for (size_t i = 0; i < request->part_count; i++)
+        if (request->parts[i].source && strcmp(request->parts[i].source->incarnation, incarnation) == 0)
+            return &request->parts[i];
+    return NULL;
+}
+
+static void free_parts(node_core *core, core_request *request)
+{
+    for (size_t i = 0; i < request->part_count; i++)
+        core_part_close(core, &request->parts[i]);
+    free(request->parts);
+    request->parts = NULL;
+    request->part_count = 0;
+}
+
+/* What is not needed to remember that it was there. */
+static void empty_request(node_core *core, core_request *request)
+{
+    free_parts(core, request);
+    core_pairing_release(core, request->pairing);
+    request->pairing = NULL;
+    base_arena_free(&request->arena);
+    request->tables = NULL;
+    request->table_count = 0;
+    kvferry_report_free(request->reasons);
+    request->reasons = NULL;
+    core_event_discard(request->ended);
+    core_event_discard(request->released_event);
+    request->ended = request->released_event = NULL;
+}
+
+static void free_request(node_core *core, core_request *request)
+{
+    empty_request(core, request);
+    core_timer_end(core, &request->timer);
+    free(request);
+}
+
+static void forget(node_core *core, core_request *request)
+{
+    DL_DELETE(core->past_requests, request);
+    core->past_request_count--;
+    HASH_DEL(core->requests, request);
+    free_request(core, request);
+}
+
+/* --- time ---------------------------------------------------------------------------------------------------- */
+
+static void schedule(node_core *core, core_request *request)
+{
+    uint64_t retry = core_after(core, core->options.retry_ns);
+    if (request->state == CORE_REQUEST_CONNECTS)
+        core_timer_set(core, &request->timer, request->deadline);
+    else if (request->state == CORE_REQUEST_ASKS)
+        core_timer_set(core, &request->timer, base_min(request->deadline, retry));
+    else if (request->state == CORE_REQUEST_ENDED)
+        core_timer_set(core, &request->timer, retry);
+}
+
+static void on_time(node_core *core, void *owner)
+{
+    core_request *request = owner;
+    if (request->state == CORE_REQUEST_PAST) {
+        forget(core, request);
+        return;
+    }
+    if (request->state != CORE_REQUEST_ENDED && core->now >= request->deadline) {
+        core_request_end(core, request, KVFERRY_OUTCOME_EXPIRED, "deadline",
+                         request->state == CORE_REQUEST_CONNECTS
+                             ? "the ask's time is over, and its engine is not connected"
+                             : "the ask's time is over, and not all of its sources are done",
+                         NULL);
+        return;
+    }
+    schedule(core, request);
+    for (size_t i = 0; i < request->part_count; i++)
+        if (request->parts[i].source)
+            core_part_send(core, &request->parts[i]);
+}
+
+/* --- the end --------------------------------------------------------------------------------------------------- */
+
+static void release(node_core *core, core_request *request)
+{
+    request->released = true;
+    if (request->blocks) {
+        core_owners_set(core, request->tables, request->table_count, false);
+        core->statistics.quarantined_blocks -= request->blocks;
+    }
+    core->request_count--;
+    core->statistics.unreleased[KVFERRY_SIDE_DECODE]--;
+    core_event_set_work(request->released_event, 0, 0, core->now - request->ended_at);
+    core_event_queue(core, request->released_event);
+    request->released_event = NULL;
+    core_log(core, KVFERRY_LOG_DEBUG, "transfer %s: asked blocks released", request->id);
+}
+
+static void become_past(node_core *core, core_request *request)
+{
+    empty_request(core, request);
+    request->state = CORE_REQUEST_PAST;
+    core_timer_set(core, &request->timer, core_after(core, core->options.remember_ns));
+    DL_APPEND(core->past_requests, request);
+    if (++core->past_request_count > core->options.max_transfers)
+        forget(core, core->past_requests);
+}
+
+void core_request_advance(node_core *core, core_request *request)
+{
+    if (request->state != CORE_REQUEST_ENDED)
+        return;
+    bool confirmed = true, told = !request->engine;
+    for (size_t i = 0; i < request->part_count; i++) {
+        confirmed &= request->parts[i].confirmed;
+        told &= request->parts[i].told;
+    }
+    if (confirmed && !request->released)
+        release(core, request);
+    if (confirmed && told)
+        become_past(core, request);
+}
+
+static void leave_engine(core_request *request)
+{
+    if (!request->engine)
+        return;
+    DL_DELETE(request->engine->requests, request);
+    request->engine = NULL;
+}
+
+void core_request_end(node_core *core, core_request *request, kvferry_outcome outcome, const char *code,
+                      const char *text, const kvferry_report *reasons)
+{
+    if (request->state == CORE_REQUEST_ENDED || request->state == CORE_REQUEST_PAST)
+        return;
+    bool done = outcome == KVFERRY_OUTCOME_DONE;
+    uint64_t copies = 0, bytes = 0;
+    for (size_t i = 0; i < request->part_count; i++) {
+        copies += request->parts[i].copies;
+        bytes += request->parts[i].bytes;
+    }
+    request->outcome = outcome;
+    request->ended_at = core->now;
+    if (!done) {
+        request->reasons = core_reason(code, NULL, NULL, text);
+        if (kvferry_report_count(reasons) && request->reasons) {
+            kvferry_report_clear(request->reasons);
+            core_reasons_copy(request->reasons, reasons, WIRE_MAX_REASONS);
+        }
+    }
+    core_event_set_outcome(request->ended, outcome, code, text, request->reasons);
+    core_event_copy_outcome(request->released_event, request->ended);
+    core_event_set_work(request->ended, bytes, copies, core->now - request->begun);
+    core_event_queue(core, request->ended);
+    request->ended = NULL;
+    kvferry_node_statistics *counts = &core->statistics;
+    counts->ended[KVFERRY_SIDE_DECODE][outcome]++;
+    counts->transfer_ns[KVFERRY_SIDE_DECODE] += core->now - request->begun;
+    counts->copies[KVFERRY_SIDE_DECODE] += copies;
+    counts->bytes[KVFERRY_SIDE_DECODE] += bytes;
+    counts->live[KVFERRY_SIDE_DECODE]--;
+    counts->unreleased[KVFERRY_SIDE_DECODE]++;
+    counts->quarantined_blocks += request->blocks;
+    core_log(core, done ? KVFERRY_LOG_DEBUG : KVFERRY_LOG_WARNING, "transfer %s: ask %s, %s",
+             request->id, kvferry_outcome_name(outcome), core_reasons_text(request->reasons, ""));
+    /* Where the engine is not known yet its workers are told once they are; nothing was asked of them. */
+    if (request->part_count)
+        leave_engine(request);
+    request->state = CORE_REQUEST_ENDED;
+    schedule(core, request);
+    for (size_t i = 0; i < request->part_count; i++) {
+        core_part *part = &request->parts[i];
+        part->confirmed |= !part->asked || part->done;
+        part->told |= part->done && !request->verify;
+        if (part->told)
+            core_part_close(core, part);
+        else
+            core_part_send(core, part);
+    }
+    core_request_advance(core, request);
+}
+
+/* --- asking ------------------------------------------------------------------------------------------------------ */
+
+static void look_done(node_core *core, core_request *request)
+{
+    for (size_t i = 0; i < request->part_count; i++)
+        if (!request->parts[i].done)
+            return;
+    core_request_end(core, request, KVFERRY_OUTCOME_DONE, NULL, NULL, NULL);
+}
+
+/* The sources as the engine has them now; of those that were asked before, what they said holds. */
+static bool make_parts(node_core *core, core_request *request, core_engine *engine)
+{
+    core_part *parts = base_alloc(engine->pairing->ask_count + 1, sizeof(*parts));
+    size_t count = 0, kept = 0, open = 0;
+    if (!parts)
+        return false;
+    for (size_t i = 0; i < request->part_count; i++)
+        open += request->parts[i].asked && !request->parts[i].confirmed;
+    for (size_t i = 0; i < engine->roster->wire.count; i++) {
+        core_source *source = engine->sources[i];
+        if (!source)
+            continue;
+        core_part *before = find_part(request, source->incarnation);
+        core_part *part = &parts[count++];
+        *part = (core_part){.request = request, .source = source, .index = i};
+        if (before) {
+            kept += before->asked && !before->confirmed;
+            part->asked = before->asked;
+            part->done = before->done;
+            part->confirmed = before->done;
+            part->copies = before->copies;
+            part->bytes = before->bytes;
+        }
+    }
+    if (kept < open) { /* one that may write is not in the engine any more */
+        free(parts);
+        return false;
+    }
+    for (size_t i = 0; i < count; i++)
+        DL_APPEND(parts[i].source->parts, &parts[i]);
+    free_parts(core, request);
+    request->parts = parts;
+    request->part_count = count;
+    return true;
+}
+
+void core_request_connected(node_core *core, core_request *request)
+{
+    core_engine *engine = request->engine;
+    request->engine = NULL;
+    if (request->ended)
+        core_event_set_engine(request->ended, engine->id);
+    if (request->released_event)
+        core_event_set_engine(request->released_event, engine->id);
+    bool made = make_parts(core, request, engine);
+    if (!made) {
+        core_request_end(core, request, KVFERRY_OUTCOME_FAILED,
+                         request->part_count ? "incarnation" : "no_memory",
+                         request->part_count ? "a worker that was asked is not in the engine any more"
+                                             : "memory ran out", NULL);
+        core_request_advance(core, request);
+        return;
+    }
+    core_pairing_release(core, request->pairing);
+    request->pairing = engine->pairing;
+    request->pairing->uses++;
+    if (request->state == CORE_REQUEST_ENDED) {
+        for (size_t i = 0; i < request->part_count; i++)
+            request->parts[i].confirmed = true;
+    } else {
+        request->state = CORE_REQUEST_ASKS;
+    }
+    schedule(core, request);
+    for (size_t i = 0; i < request->part_count; i++)
+        core_part_send(core, &request->parts[i]);
+    if (request->state == CORE_REQUEST_ASKS)
+        look_done(core, request);
+    else
+        core_request_advance(core, request);
+}
+
+static kvferry_status refuse(node_core *core, kvferry_report *report, const char *code,
+                             const char *expected, const char *found, const char *id)
+{
+    core->statistics.refused++;
+    base_report_add(report, code, NULL, expected, found, "the ask for transfer \"%s\"", id);
+    return KVFERRY_REFUSED;
+}
+
+static kvferry_status check_ask(node_core *core, const kvferry_ask *ask, kvferry_report *report)
+{
+    const char *id = ask->transfer_id;
+    if (core->draining)
+        return refuse(core, report, "node_closing", "a node that takes asks", "one that closes", id);
+    core_request *known = find_request(core, id);
+    if (known && known->state < CORE_REQUEST_ENDED)
+        return refuse(core, report, "transfer_known", "an id that was not asked for", "one that is", id);
+    if (known)
+        return refuse(core, report, "transfer_over", "an id that was not asked for",
+                      "one that has ended", id);
+    if (core->request_count >= core->options.max_transfers)
+        return refuse(core, report, "too_many_transfers",
+                      base_format("at most %u", core->options.max_transfers), "as many", id);
+    if (core->options.verify && !core->options.checksum)
+        return refuse(core, report, "verify_unsupported", "memory that checksums can be made of",
+                      "none", id);
+    size_t findings = 0;
+    core_check_ask(core, ask, report, &findings);
+    core->statistics.refused += findings != 0;
+    return findings ? KVFERRY_REFUSED : KVFERRY_OK;
+}
+
+static core_request *make_request(node_core *core, const kvferry_ask *ask)
+{
+    core_request *request = base_alloc(1, sizeof(*request));
+    if (!request)
+        return NULL;
+    snprintf(request->id, sizeof(request->id), "%s", ask->transfer_id);
+    request->ended = core_event_create(KVFERRY_EVENT_ENDED, KVFERRY_SIDE_DECODE, ask->engine_id,
+                                       ask->transfer_id, ask->context);
+    request->released_event = core_event_create(KVFERRY_EVENT_RELEASED, KVFERRY_SIDE_DECODE,
+                                                ask->engine_id, ask->transfer_id, ask->context);
+    bool made = request->ended && request->released_event &&
+                core_tables_copy(&request->arena, ask->tables, ask->table_count, &request->tables) &&
+                core_timer_begin(core, &request->timer, on_time, request);
+    if (made)
+        HASH_ADD_STR(core->requests, id, request);
+    if (!request->hh.tbl) {
+        free_request(core, request);
+        return NULL;
+    }
+    request->table_count = ask->table_count;
+    return request;
+}
+
+kvferry_status core_ask(node_core *core, const kvferry_ask *ask, uint64_t now, kvferry_report *report)
+{
+    core->now = base_max(core->now, now);
+    if (!ask || ask->size < sizeof(*ask) || !ask->engine_id || !ask->where || !ask->transfer_id ||
+        !*ask->transfer_id || strlen(ask->transfer_id) > WIRE_MAX_ID ||
+        (ask->table_count && !ask->tables)) {
+        base_report_add(report, "transfer_invalid", NULL, "an id of 1 to 255 bytes, and all pointers set",
+                        NULL, "the ask");
+        return KVFERRY_INVALID;
+    }
+    kvferry_status status = check_ask(core, ask, report);
+    if (status != KVFERRY_OK)
+        return status;
+    core_request *request = make_request(core, ask);
+    if (!request)
+        return KVFERRY_NO_MEMORY;
+    core_engine *engine = NULL;
+    status = core_engine_get(core, ask->engine_id, ask->where, &engine, report);
+    if (status != KVFERRY_OK) {
+        core->statistics.refused += status == KVFERRY_REFUSED;
+        HASH_DEL(core->requests, request);
+        free_request(core, request);
+        return status;
+    }
+    core_incarnation_text(core_random(core), request->attempt);
+    request->tokens = ask->tokens;
+    request->verify = core->options.verify;
+    request->begun = core->now;
+    uint64_t timeout = core->options.transfer_ns;
+    if (ask->timeout_ms && !base_mul(ask->timeout_ms, 1000000, &timeout))
+        timeout = UINT64_MAX;
+    request->deadline = core_after(core, timeout);
+    request->blocks = core_owners_set(core, request->tables, request->table_count, true);
+    core->request_count++;
+    core->statistics.live[KVFERRY_SIDE_DECODE]++;
+    request->engine = engine;
+    if (engine->state == CORE_ENGINE_CONNECTED) {
+        core_request_connected(core, request);
+    } else {
+        DL_APPEND(engine->requests, request);
+        schedule(core, request);
+    }
+    return KVFERRY_OK;
+}
+
+/* --- what arrives ----------------------------------------------------------------------------------------------- */
+
+/* The part that a message is about; NULL: none that waits for it. */
+static core_part *find_addressed(node_core *core, core_line *line, const wire_message *message)
+{
+    core_request *request = find_request(core, message->transfer_id);
+    core_part *part = request && line->use == CORE_USE_SOURCE &&
+                              strcmp(request->attempt, message->body.verdict.attempt) == 0
+                          ? find_part(request, message->sender)
+                          : NULL;
+    if (!part)
+        core->statistics.ignored++;
+    return part;
+}
+
+/* A roster has changed since the handshake: shakes hands again and asks again, once for each state of things. */
+static bool ask_again(node_core *core, core_part *part)
+{
+    core_request *request = part->request;
+    core_engine *engine = part->source->engine;
+    char rosters[WIRE_DIGEST_TEXT * 2];
+    memcpy(rosters, request->pairing->source->wire.digest, WIRE_DIGEST_TEXT - 1);
+    memcpy(rosters + WIRE_DIGEST_TEXT - 1, request->pairing->target->wire.digest, WIRE_DIGEST_TEXT);
+    if (!engine || strcmp(rosters, request->refused_rosters) == 0)
+        return false;
+    memcpy(request->refused_rosters, rosters, sizeof(rosters));
+    part->asked = false;
+    request->state = CORE_REQUEST_CONNECTS;
+    request->engine = engine;
+    DL_APPEND(engine->requests, request);
+    schedule(core, request);
+    if (engine->state == CORE_ENGINE_CONNECTED)
+        core_engine_again(core, engine);
+    return true;
+}
+
+static void failed_verdict(node_core *core, core_part *part, const wire_message *message)
+{
+    static const char *const codes[] = {"", "source_failed", "source_aborted", "source_expired"};
+    core_request *request = part->request;
+    const char *code = core_reasons_code(message->reasons, codes[message->body.verdict.outcome]);
+    bool changed = strcmp(code, "roster_changed") == 0;
+    if (request->state == CORE_REQUEST_ASKS && changed && ask_again(core, part))
+        return;
+    if (request->state == CORE_REQUEST_CONNECTS && changed) {
+        part->asked = false;
+        return;
+    }
+    part->confirmed = true;
+    part->told |= !changed; /* one that was refused for its rosters may still be waited for */
+    if (request->state == CORE_REQUEST_ENDED)
+        core_part_confirm(core, part, part->told);
+    else
+        core_request_end(core, request, KVFERRY_OUTCOME_FAILED, code,
+                         core_reasons_text(message->reasons, "the prefill worker gave no reason"),
+                         message->reasons);
+}
+
+static void done_verdict(node_core *core, core_part *part, const wire_message *message)
+{
+    core_request *request = part->request;
+    const wire_verdict *verdict = &message->body.verdict;
+    if (request->state == CORE_REQUEST_ENDED) {
+        core_part_confirm(core, part, !request->verify);
+        return;
+    }
+    kvferry_report *report = NULL;
+    if (part->done || (request->verify && kvferry_report_create(&report) != KVFERRY_OK))
+        return;
+    if (request->verify && core_part_verify(core, part, verdict, report) != KVFERRY_OK) {
+        part->confirmed = true;
+        core_request_end(core, request, KVFERRY_OUTCOME_FAILED,
+                         core_reasons_code(report, "checksum_differs"),
+                         core_reasons_text(report, "no checksums could be made"), report);
+    } else {
+        part->done = part->confirmed = true;
+        part->copies = verdict->copies;
+        part->bytes = verdict->bytes;
+        if (request->state == CORE_REQUEST_ASKS)
+            look_done(core, request);
+    }
+    kvferry_report_free(report);
+}
+
+void core_received_verdict(node_core *core, core_line *line, const wire_message *message)
+{
+    core_part *part = find_addressed(core, line, message);
+    wire_outcome outcome = message->body.verdict.outcome;
+    if (!part || outcome == WIRE_WAITING)
+        return;
+    if (part->confirmed && part->told)
+        core->statistics.ignored++;
+    else if (outcome == WIRE_DONE)
+        done_verdict(core, part, message);
+    else
+        failed_verdict(core, part, message);
+}
+
+void core_received_settled(node_core *core, core_line *line, const wire_message *message)
+{
+    core_part *part = find_addressed(core, line, message);
+    if (part && part->request->state == CORE_REQUEST_ENDED)
+        core_part_confirm(core, part, true);
+}
+
+void core_received_source_error(node_core *core, core_line *line, const wire_message *message)
+{
+    core_source *source = line->user;
+    if (strcmp(core_reasons_code(message->reasons, ""), "hello_missing") == 0) {
+        core_source_again(core, source);
+        return;
+    }
+    core_request *request = find_request(core, message->transfer_id);
+    core_part *part = request ? find_part(request, message->sender) : NULL;
+    if (part && request->state == CORE_REQUEST_ASKS)
+        core_request_end(core, request, KVFERRY_OUTCOME_FAILED,
+                         core_reasons_code(message->reasons, "source_failed"),
+                         core_reasons_text(message->reasons, "the prefill worker gave no reason"),
+                         message->reasons);
+}
+
+/* --- calls --------------------------------------------------------------------------------------------------------- */
+
+kvferry_status core_request_abort(node_core *core, const char *transfer_id)
+{
+    core_request *request = find_request(core, transfer_id);
+    if (!request || request->state >= CORE_REQUEST_ENDED)
+        return KVFERRY_NOT_FOUND;
+    core_request_end(core, request, KVFERRY_OUTCOME_ABORTED, "target_aborted", "the decode side aborted",
+                     NULL);
+    return KVFERRY_OK;
+}
+
+kvferry_status core_renew(node_core *core, const char *engine_id, const char *transfer_id, uint64_t now,
+                          kvferry_report *report)
+{
+    core->now = base_max(core->now, now);
+    core_engine *engine = engine_id && transfer_id ? core_engine_find(core, engine_id, "") : NULL;
+    if (!engine || engine->state != CORE_ENGINE_CONNECTED) {
+        base_report_add(report, "peer_unknown", NULL, "an engine that is connected",
+                        engine_id ? engine_id : "nothing", "the lease's prefill engine");
+        return KVFERRY_NOT_FOUND;
+    }
+    wire_message message = {.type = WIRE_RENEW, .transfer_id = transfer_id};
+    for (size_t i = 0; i < engine->roster->wire.count; i++)
+        if (engine->sources[i] && engine->sources[i]->line)
+            core_send_to(core, engine->sources[i]->line->id, engine->sources[i]->incarnation, &message);
+    return KVFERRY_OK;
+}
+
+void core_requests_free(node_core *core)
+{
+    core_request *request, *next;
+    HASH_ITER(hh, core->requests, request, next) {
+        HASH_DEL(core->requests, request);
+        free_request(core, request);
+    }
+}

@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Prefill side: what decode workers say about offers. */
+#include "node/core_internal.h"
+
+#include <stdio.h>
+
+/* How much of tables of asks that wait is kept, in messages of the greatest size. */
+enum { PARKED_MESSAGES = 16 };
+
+/* A verdict about what has no member. */
+static void send_refusal(node_core *core, core_link link, const wire_message *about, const char *code,
+                         const char *expected, const char *found, const char *text)
+{
+    kvferry_report *reasons = core_reason(code, expected, found, text);
+    if (!reasons)
+        return;
+    wire_message message = {
+        .type = WIRE_VERDICT, .transfer_id = about->transfer_id, .reasons = reasons};
+    memcpy(message.body.verdict.attempt, about->body.ask.attempt, sizeof(message.body.verdict.attempt));
+    message.body.verdict.outcome = WIRE_FAILED;
+    core->statistics.refused++;
+    core_log(core, KVFERRY_LOG_INFO, "transfer %s, worker %s: %s, %s", about->transfer_id, about->sender,
+             code, text);
+    core_send_to(core, link, about->sender, &message);
+    kvferry_report_free(reasons);
+}
+
+static void send_waiting(node_core *core, core_link link, const wire_message *about, const char *attempt)
+{
+    wire_message message = {.type = WIRE_VERDICT, .transfer_id = about->transfer_id};
+    memcpy(message.body.verdict.attempt, attempt, sizeof(message.body.verdict.attempt));
+    message.body.verdict.outcome = WIRE_WAITING;
+    core_send_to(core, link, about->sender, &message);
+}
+
+/* Its members are those of the pairing. */
+static bool claim(core_supply *offer, core_target *target)
+{
+    core_pairing *pairing = target->pairing;
+    for (size_t i = 0; i < pairing->target->wire.count; i++) {
+        const char *incarnation = pairing->target->wire.members[i].incarnation;
+        if (pairing->asks[i] && !core_member_find(offer, incarnation) &&
+            !core_member_add(offer, incarnation))
+            return false;
+    }
+    offer->pairing = pairing;
+    pairing->uses++;
+    snprintf(offer->engine_id, sizeof(offer->engine_id), "%s", target->engine_id);
+    for (size_t i = 0; i < pairing->target->wire.count; i++) {
+        if (!pairing->asks[i])
+            continue;
+        core_member *member = core_member_find(offer, pairing->target->wire.members[i].incarnation);
+        member->counted = true;
+        if (member->state == CORE_MEMBER_SETTLED)
+            continue;
+        offer->open++;
+        member->slot = i;
+        member->pairing = pairing;
+        DL_APPEND2(pairing->slots[i], member, slot_prev, slot_next);
+    }
+    return true;
+}
+
+/* Members of which it is known that they never will ask are settled. */
+static void settle_dead(node_core *core, core_supply *offer)
+{
+    offer->held = true;
+    for (core_member *member = offer->members; member; member = member->next)
+        if (member->state == CORE_MEMBER_EXPECTED && core_dead(core, member->incarnation))
+            core_member_settle(core, member, WIRE_FAILED, "incarnation",
+                               "the decode worker was restarted", NULL);
+    offer->held = false;
+}
+
+/* Whether the rosters of the ask are those that hold. */
+static bool rosters_hold(const node_core *core, const core_target *target, const wire_ask *ask)
+{
+    return core->own && target->pairing->source == core->own &&
+           strcmp(ask->source_roster, core->own->wire.digest) == 0 &&
+           strcmp(ask->target_roster, target->pairing->target->wire.digest) == 0;
+}
+
+/* The member for a first ask; NULL: it was refused, or there is no memory. */
+static core_member *first_ask(node_core *core, core_link link, core_target *target, core_supply *offer,
+                              const wire_message *message)
+{
+    const wire_ask *ask = &message->body.ask;
+    if (offer->state >= CORE_SUPPLY_ENDED) {
+        send_refusal(core, link, message, "transfer_over", "a transfer that has not ended",
+                     kvferry_outcome_name(offer->outcome), "the transfer");
+        return NULL;
+    }
+    if (!rosters_hold(core, target, ask)) {
+        send_refusal(core, link, message, "roster_changed", core->own ? core->own->wire.digest : "none",
+                     ask->source_roster, "the workers of an engine have changed since the handshake");
+        return NULL;
+    }
+    if (*offer->engine_id && strcmp(offer->engine_id, target->engine_id) != 0) {
+        send_refusal(core, link, message, "transfer_taken", offer->engine_id, target->engine_id,
+                     "the decode engine of the transfer");
+        return NULL;
+    }
+    if (!*offer->engine_id) {
+        if (!claim(offer, target))
+            return NULL;
+        settle_dead(core, offer);
+    }
+    core_member *member = core_member_find(offer, message->sender);
+    if (!member)
+        send_refusal(core, link, message, "target_unexpected", "a worker that gets something from here",
+                     target->incarnation, "the decode worker");
+    return member;
+}
+
+static void repeat_ask(node_core *core, core_link link, core_member *member, const wire_message *message)
+{
+    if (*member->attempt && strcmp(member->attempt, message->body.ask.attempt) != 0) {
+        send_refusal(core, link, message, "transfer_over", member->attempt, message->body.ask.attempt,
+                     "the attempt");
+        return;
+    }
+    core->statistics.ignored++;
+    if (!*member->attempt) /* it settled without having asked */
+        memcpy(member->attempt, message->body.ask.attempt, sizeof(member->attempt));
+    core_member_send_verdict(core, member, link);
+}
+
+void core_received_ask(node_core *core, core_link link, core_line *line, const wire_message *message)
+{
+    core_target *target = core_target_speaking(line, message);
+    if (!target) {
+        core->statistics.ignored++;
+        core_send_error(core, link, message, "hello_missing", "a handshake before an ask", "none",
+                        "a decode worker that is not known");
+        return;
+    }
+    core_target_heard(core, target, line);
+    core_supply *offer = core_supply_get(core, message->transfer_id);
+    if (!offer)
+        return;
+    core_member *member = core_member_find(offer, message->sender);
+    if (member && (*member->attempt || member->state == CORE_MEMBER_SETTLED)) {
+        repeat_ask(core, link, member, message);
+        return;
+    }
+    offer->held = true;
+    member = first_ask(core, link, target, offer, message);
+    offer->held = false;
+    if (member && member->state == CORE_MEMBER_SETTLED) {
+        repeat_ask(core, link, member, message);
+    } else if (member) {
+        uint64_t size = core_tables_size(message->body.ask.tables, message->body.ask.table_count);
+        bool room = core->early_bytes + size <= PARKED_MESSAGES * core->options.max_message_bytes;
+        /* What finds no room now is not kept: it will be asked again. */
+        if (room && core_member_ask(core, member, target, &message->body.ask)) {
+            offer->lease_end = base_max(offer->lease_end, member->deadline);
+            core_member_proceed(core, member);
+        }
+        if (member->state < CORE_MEMBER_WRITTEN)
+            send_waiting(core, link, message, message->body.ask.attempt);
+        core_supply_schedule(core, offer);
+    }
+    core_supply_advance(core, offer);
+}
+
+/* --- settling ---------------------------------------------------------------------------------------------- */
+
+static void send_settled(node_core *core, core_link link, const wire_message *about, wire_outcome outcome)
+{
+    wire_message message = {.type = WIRE_SETTLED, .transfer_id = about->transfer_id};
+    memcpy(message.body.verdict.attempt, about->body.verdict.attempt,
+           sizeof(message.body.verdict.attempt));
+    message.body.verdict.outcome = outcome;
+    core_send_to(core, link, about->sender, &message);
+}
+
+static void settle(node_core *core, core_link link, core_member *member, const wire_message *message)
+{
+    static const char *const codes[] = {"", "target_failed", "target_aborted", "target_expired"};
+    const wire_verdict *verdict = &message->body.verdict;
+    bool other = *member->attempt && *verdict->attempt && strcmp(member->attempt, verdict->attempt) != 0;
+    if (member->state == CORE_MEMBER_SETTLED || other) {
+        core->statistics.ignored++;
+        send_settled(core, link, message, other ? verdict->outcome : member->outcome);
+        return;
+    }
+    if (!*member->attempt)
+        memcpy(member->attempt, verdict->attempt, sizeof(member->attempt));
+    member->settle_asked = true;
+    member->settle_link = link;
+    wire_outcome outcome = verdict->outcome < WIRE_WAITING ? verdict->outcome : WIRE_FAILED;
+    bool before = member->pending;
+    core_member_settle(core, member, outcome, core_reasons_code(message->reasons, codes[outcome]),
+                       core_reasons_text(message->reasons, "the decode worker settled"), message->reasons);
+    if (before || member->pending) /* a sign of life until its write is over */
+        send_waiting(core, link, message, member->attempt);
+}
+
+void core_received_settle(node_core *core, core_link link, core_line *line, const wire_message *message)
+{
+    core_target *target = core_target_speaking(line, message);
+    if (target)
+        core_target_heard(core, target, line);
+    core_supply *offer = core_supply_get(core, message->transfer_id);
+    if (!offer)
+        return;
+    offer->held = true;
+    if (target && !*offer->engine_id && offer->state < CORE_SUPPLY_ENDED && claim(offer, target))
+        settle_dead(core, offer);
+    core_member *member = core_member_find(offer, message->sender);
+    if (!member)
+        member = core_member_add(offer, message->sender);
+    if (member)
+        settle(core, link, member, message);
+    offer->held = false;
+    core_supply_schedule(core, offer);
+    core_supply_advance(core, offer);
+}
+
+void core_received_renew(node_core *core, core_line *line, const wire_message *message)
+{
+    core_target *target = core_target_speaking(line, message);
+    core_supply *offer = target ? core_supply_find(core, message->transfer_id) : NULL;
+    bool known = offer && (offer->state == CORE_SUPPLY_LIVE ||
+                           (offer->state == CORE_SUPPLY_EARLY && offer->expected));
+    if (!known) {
+        core->statistics.ignored++;
+        return;
+    }
+    core_target_heard(core, target, line);
+    offer->lease_end = base_max(offer->lease_end, core_after(core, core->options.lease_ns));
+    core_supply_schedule(core, offer);
+}

@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a person or a monitor sees of the core. */
+#include "node/core_internal.h"
+
+#include <jansson.h>
+
+void core_get_statistics(const node_core *core, kvferry_node_statistics *statistics)
+{
+    *statistics = core->statistics;
+}
+
+static json_int_t number(uint64_t value) { return value > INT64_MAX ? INT64_MAX : (json_int_t)value; }
+
+static json_int_t milliseconds(uint64_t ns) { return number(ns / 1000000); }
+
+static json_t *worker(const char *engine_id, const char *incarnation, const kvferry_worker *ranks)
+{
+    return json_pack("{s:s, s:s, s:I, s:I, s:I}", "engine_id", engine_id, "incarnation", incarnation,
+                     "tp_rank", (json_int_t)ranks->tp_rank, "pp_rank", (json_int_t)ranks->pp_rank,
+                     "dp_rank", (json_int_t)ranks->dp_rank);
+}
+
+static int add(json_t *list, json_t *item, const char *key, json_t *value)
+{
+    return json_object_set_new(item, key, value) | (list ? json_array_append_new(list, item) : 0);
+}
+
+static json_t *list_peers(const node_core *core)
+{
+    json_t *list = json_array();
+    int failed = 0;
+    for (core_source *source = core->sources; source; source = source->hh.next) {
+        json_t *item = worker(source->engine_id, source->incarnation, &source->worker);
+        const char *state = source->dead ? "dead"
+                            : source->lost ? "silent"
+                            : source->welcomed ? "connected"
+                                               : "connecting";
+        failed |= add(NULL, item, "role", json_string("source"));
+        failed |= add(NULL, item, "address", json_string(source->address));
+        failed |= add(list, item, "state", json_string(state));
+    }
+    for (core_target *target = core->targets; target; target = target->hh.next) {
+        json_t *item = worker(target->engine_id, target->incarnation, &target->member.worker);
+        failed |= add(NULL, item, "role", json_string("target"));
+        failed |= add(list, item, "state", json_string(target->welcomed ? "connected" : "connecting"));
+    }
+    if (failed) {
+        json_decref(list);
+        return NULL;
+    }
+    return list;
+}
+
+static json_t *describe_offer(const node_core *core, const core_supply *offer, uint64_t now)
+{
+    uint64_t left = offer->lease_end > now ? offer->lease_end - now : 0;
+    (void)core;
+    return json_pack("{s:s, s:s, s:s, s:s, s:b, s:I, s:I, s:I}", "transfer_id", offer->id, "side",
+                     "prefill", "state", offer->state == CORE_SUPPLY_LIVE ? "live" : "ended", "engine_id",
+                     offer->engine_id, "ready", offer->ready, "members_open", number(offer->open),
+                     "writes", number(offer->writes), "lease_ms", milliseconds(left));
+}
+
+static json_t *describe_request(const core_request *request, uint64_t now)
+{
+    static const char *const states[] = {"connecting", "asking", "quarantined", "past"};
+    json_t *waits = json_array();
+    uint64_t left = request->deadline > now ? request->deadline - now : 0;
+    int failed = 0;
+    for (size_t i = 0; i < request->part_count; i++)
+        if (request->parts[i].source && !request->parts[i].confirmed)
+            failed |= json_array_append_new(waits, json_string(request->parts[i].source->incarnation));
+    json_t *item = json_pack("{s:s, s:s, s:s, s:I, s:I, s:o}", "transfer_id", request->id, "side",
+                             "decode", "state", states[request->state], "blocks",
+                             number(request->blocks), "deadline_ms", milliseconds(left), "waits_for",
+                             waits);
+    if (failed) {
+        json_decref(item);
+        return NULL;
+    }
+    return item;
+}
+
+static json_t *list_transfers(const node_core *core, uint64_t now)
+{
+    json_t *list = json_array();
+    int failed = 0;
+    for (core_supply *offer = core->offers; offer; offer = offer->hh.next)
+        if (offer->state == CORE_SUPPLY_LIVE || offer->state == CORE_SUPPLY_ENDED)
+            failed |= json_array_append_new(list, describe_offer(core, offer, now));
+    for (core_request *request = core->requests; request; request = request->hh.next)
+        if (!request->released)
+            failed |= json_array_append_new(list, describe_request(request, now));
+    if (failed) {
+        json_decref(list);
+        return NULL;
+    }
+    return list;
+}
+
+static json_t *list_counts(const node_core *core)
+{
+    const kvferry_node_statistics *counts = &core->statistics;
+    static const char *const sides[] = {"prefill", "decode"};
+    json_t *item = json_object();
+    int failed = 0;
+    for (size_t side = 0; side < 2; side++) {
+        json_t *ended = json_object();
+        for (size_t i = 0; i < 4; i++)
+            failed |= json_object_set_new(ended, kvferry_outcome_name((kvferry_outcome)i),
+                                          json_integer(number(counts->ended[side][i])));
+        json_t *its = json_pack("{s:o, s:I, s:I, s:I, s:I}", "ended", ended, "bytes",
+                                number(counts->bytes[side]), "copies", number(counts->copies[side]),
+                                "live", number(counts->live[side]), "unreleased",
+                                number(counts->unreleased[side]));
+        failed |= json_object_set_new(item, sides[side], its);
+    }
+    const struct {
+        const char *name;
+        uint64_t value;
+    } others[] = {{"quarantined_blocks", counts->quarantined_blocks},
+                  {"queued_copies", counts->queued_copies},
+                  {"peers", counts->peers},
+                  {"messages_in", counts->messages_in},
+                  {"messages_out", counts->messages_out},
+                  {"message_bytes_in", counts->message_bytes_in},
+                  {"message_bytes_out", counts->message_bytes_out},
+                  {"malformed", counts->malformed},
+                  {"ignored", counts->ignored},
+                  {"refused", counts->refused},
+                  {"events_waiting", counts->events_waiting}};
+    for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
+        failed |= json_object_set_new(item, others[i].name, json_integer(number(others[i].value)));
+    if (failed) {
+        json_decref(item);
+        return NULL;
+    }
+    return item;
+}
+
+kvferry_status core_status(const node_core *core, uint64_t now, base_text *json)
+{
+    json_t *self = worker(core->engine_id, core->incarnation, &core->worker);
+    json_t *peers = list_peers(core), *transfers = list_transfers(core, now), *counts = list_counts(core);
+    json_t *root = json_pack("{s:o*, s:s, s:b, s:o*, s:o*, s:o*}", "worker", self, "address",
+                             core->options.address, "complete", core->own != NULL, "peers", peers,
+                             "transfers", transfers, "counts", counts);
+    char *text = root && self && peers && transfers && counts ? json_dumps(root, JSON_COMPACT) : NULL;
+    if (text)
+        base_text_append_bytes(json, text, strlen(text));
+    free(text);
+    json_decref(root);
+    return text && !json->failed ? KVFERRY_OK : KVFERRY_NO_MEMORY;
+}

@@ -1,0 +1,336 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Prefill side: decode workers that shook hands and may ask. */
+#include "node/core_internal.h"
+
+#include <stdio.h>
+
+enum { LINES = 4 }; /* of one target: a second one is for a handshake, more are left over */
+
+core_target *core_target_find(node_core *core, const char *incarnation)
+{
+    core_target *target;
+    HASH_FIND_STR(core->targets, incarnation, target);
+    return target;
+}
+
+core_target *core_target_speaking(core_line *line, const wire_message *message)
+{
+    core_target *target = line && line->use == CORE_USE_TARGET ? line->user : NULL;
+    return target && target->welcomed && strcmp(target->incarnation, message->sender) == 0 ? target : NULL;
+}
+
+static void leave_line(core_line *line)
+{
+    core_target *target = line->user;
+    DL_DELETE2(target->lines, line, target_prev, target_next);
+    if (target->line == line)
+        target->line = target->lines ? target->lines->target_prev : NULL;
+    line->use = CORE_USE_NONE;
+    line->user = NULL;
+}
+
+static void free_target(node_core *core, core_target *target)
+{
+    core_line *line;
+    while ((line = target->lines) != NULL) {
+        leave_line(line);
+        core_line_close(core, line);
+    }
+    if (target->channel)
+        core_channel_close(core, target->channel);
+    core->statistics.peers -= target->welcomed;
+    core_timer_end(core, &target->timer);
+    core_pairing_release(core, target->pairing);
+    core_roster_release(core, target->roster);
+    free(target->binding);
+    free(target);
+}
+
+/* Settles what the target at this place was to ask for or asks for. */
+static void settle_slots(node_core *core, core_pairing *pairing, size_t slot, const char *code,
+                         const char *text)
+{
+    core_member *member, *next;
+    pairing->uses++;
+    DL_FOREACH_SAFE2(pairing->slots[slot], member, next, slot_next) {
+        core_member_settle(core, member, WIRE_FAILED, code, text, NULL);
+    }
+    core_pairing_release(core, pairing);
+}
+
+void core_target_lost(node_core *core, core_target *target, const char *code, const char *text)
+{
+    core_log(core, target->welcomed ? KVFERRY_LOG_WARNING : KVFERRY_LOG_INFO,
+             "engine %s, worker %s: %s, %s", target->engine_id, target->incarnation, code, text);
+    HASH_DEL(core->targets, target);
+    core_pairing *pairing, *next;
+    HASH_ITER(hh, core->pairings, pairing, next) {
+        size_t slot = pairing->side == KVFERRY_SIDE_PREFILL
+                          ? core_roster_index(pairing->target, &target->member.worker)
+                          : SIZE_MAX;
+        if (slot != SIZE_MAX &&
+            strcmp(pairing->target->wire.members[slot].incarnation, target->incarnation) == 0)
+            settle_slots(core, pairing, slot, code, text);
+    }
+    free_target(core, target);
+}
+
+/* --- time ---------------------------------------------------------------------------------------------- */
+
+static void on_time(node_core *core, void *owner)
+{
+    core_target *target = owner;
+    const core_options *options = &core->options;
+    uint64_t pause = target->busy || !target->welcomed ? options->retry_ns : options->silence_ns;
+    if (target->unanswered && core->now - target->unanswered >= options->silence_ns) {
+        core_target_lost(core, target, "peer_lost", "the decode worker says nothing");
+        return;
+    }
+    if (core->now - target->heard >= pause) {
+        wire_message message = {.type = WIRE_PING};
+        if (!target->unanswered)
+            target->unanswered = core->now;
+        core_send(core, target->line, &message);
+        pause = base_min(pause, options->silence_ns);
+    }
+    core_timer_set(core, &target->timer, core_after(core, pause));
+}
+
+void core_target_busy(node_core *core, core_target *target, bool more)
+{
+    target->busy += more ? 1u : -1u;
+    uint64_t due = core_after(core, core->options.retry_ns);
+    if (target->busy && target->timer.due > due)
+        core_timer_set(core, &target->timer, due);
+}
+
+void core_target_heard(node_core *core, core_target *target, core_line *line)
+{
+    target->heard = core->now;
+    target->unanswered = 0;
+    target->line = line;
+}
+
+void core_target_line_ended(node_core *core, core_line *line)
+{
+    core_target *target = line->user;
+    leave_line(line);
+    if (!target->lines && !target->unanswered) {
+        target->unanswered = core->now;
+        core_timer_set(core, &target->timer, core_after(core, core->options.silence_ns));
+    }
+}
+
+/* --- the handshake -------------------------------------------------------------------------------------- */
+
+static void refuse(node_core *core, core_link link, const wire_message *message, const kvferry_report *reasons)
+{
+    core_refused(core, message->engine_id, message->sender, reasons);
+    core_send_hello(core, link, message->sender, WIRE_WELCOME, false, reasons);
+}
+
+/* Makes the line one of the target's, and the last that it spoke over. */
+static void join(node_core *core, core_target *target, core_line *line)
+{
+    if (line->use == CORE_USE_TARGET && line->user != target)
+        leave_line(line);
+    if (line->use != CORE_USE_TARGET) {
+        line->use = CORE_USE_TARGET;
+        line->user = target;
+        DL_APPEND2(target->lines, line, target_prev, target_next);
+        memcpy(line->peer, target->incarnation, sizeof(line->peer));
+    }
+    core_target_heard(core, target, line);
+    size_t count = 0;
+    core_line *each;
+    DL_FOREACH2(target->lines, each, target_next) {
+        count++;
+    }
+    if (count > LINES) {
+        core_line *oldest = target->lines;
+        leave_line(oldest);
+        core_line_close(core, oldest);
+    }
+}
+
+/* All documents are here: is it to be served? */
+static void welcome(node_core *core, core_target *target)
+{
+    core_pairing *pairing = NULL;
+    if (!core->own ||
+        core_pairing_get(core, KVFERRY_SIDE_PREFILL, core->own, target->roster, &pairing) != KVFERRY_OK)
+        return;
+    if (pairing->refusal) {
+        core_refused(core, target->engine_id, target->incarnation, pairing->refusal);
+        if (target->line)
+            core_send_hello(core, target->line->id, target->incarnation, WIRE_WELCOME, false,
+                            pairing->refusal);
+        core_target_lost(core, target, core_reasons_code(pairing->refusal, "no_memory"),
+                         "its caches do not fit");
+        core_pairing_release(core, pairing);
+        return;
+    }
+    core_pairing_release(core, target->pairing);
+    target->pairing = pairing;
+    if (!target->channel)
+        target->channel = core_channel_open(core, target);
+    if (!target->channel)
+        return;
+    if (!target->welcomed) {
+        core->statistics.peers++;
+        core_log(core, KVFERRY_LOG_INFO, "engine %s, worker %s: welcome", target->engine_id,
+                 target->incarnation);
+    }
+    target->welcomed = true;
+    if (target->line)
+        core_send_hello(core, target->line->id, target->incarnation, WIRE_WELCOME, false, NULL);
+}
+
+void core_targets_documents(node_core *core)
+{
+    core_target *target, *next;
+    HASH_ITER(hh, core->targets, target, next) {
+        if (!target->welcomed && !target->roster->missing)
+            welcome(core, target);
+    }
+}
+
+/* Another worker has this one's rank: it was restarted. */
+static void replace(node_core *core, const wire_message *message)
+{
+    core_target *target, *next;
+    HASH_ITER(hh, core->targets, target, next) {
+        if (strcmp(target->engine_id, message->engine_id) != 0 ||
+            memcmp(&target->member.worker, &message->body.hello.worker, sizeof(kvferry_worker)) != 0 ||
+            strcmp(target->incarnation, message->sender) == 0)
+            continue;
+        core_tombstone_add(core, target->incarnation);
+        core_target_lost(core, target, "incarnation", "the decode worker was restarted");
+        return;
+    }
+}
+
+static core_target *make_target(node_core *core, const wire_message *message, const wire_member *member)
+{
+    const wire_hello *hello = &message->body.hello;
+    core_target *target = base_alloc(1, sizeof(*target));
+    if (!target)
+        return NULL;
+    memcpy(target->incarnation, message->sender, sizeof(target->incarnation));
+    snprintf(target->engine_id, sizeof(target->engine_id), "%s", message->engine_id);
+    target->member.worker = member->worker;
+    target->heard = core->now;
+    target->binding = malloc(hello->binding_size + 1);
+    bool timed = target->binding && core_timer_begin(core, &target->timer, on_time, target);
+    if (timed)
+        HASH_ADD_STR(core->targets, incarnation, target);
+    if (!target->hh.tbl) {
+        if (timed)
+            core_timer_end(core, &target->timer);
+        free(target->binding);
+        free(target);
+        return NULL;
+    }
+    if (hello->binding_size)
+        memcpy(target->binding, hello->binding, hello->binding_size);
+    target->binding_size = hello->binding_size;
+    core_timer_set(core, &target->timer, core_after(core, core->options.retry_ns));
+    return target;
+}
+
+static kvferry_status check_hello(node_core *core, const wire_message *message, core_roster **roster,
+                                  kvferry_report *report)
+{
+    const wire_hello *hello = &message->body.hello;
+    if (strcmp(hello->engine, core->options.engine) != 0) {
+        base_report_add(report, "transfer_engine_differs", NULL, core->options.engine, hello->engine,
+                        "the transfer engine of engine %s", message->engine_id);
+        return KVFERRY_REFUSED;
+    }
+    if (!core_target_find(core, message->sender) &&
+        HASH_COUNT(core->targets) + HASH_COUNT(core->sources) >= core->options.max_peers) {
+        base_report_add(report, "too_many_peers", NULL, base_format("at most %u", core->options.max_peers),
+                        "as many", "workers of other engines");
+        return KVFERRY_REFUSED;
+    }
+    core_roster *found = NULL;
+    kvferry_status status = core_roster_get(core, &hello->roster, &found, report);
+    if (status != KVFERRY_OK)
+        return status;
+    size_t index = core_roster_index(found, &hello->worker);
+    if (strcmp(found->wire.engine_id, message->engine_id) == 0 && index != SIZE_MAX &&
+        strcmp(found->wire.members[index].incarnation, message->sender) == 0) {
+        *roster = found;
+        return KVFERRY_OK;
+    }
+    core_roster_release(core, found);
+    base_report_add(report, "roster_malformed", NULL, "the sender at its ranks", "another worker or none",
+                    "the roster of engine %s", message->engine_id);
+    return KVFERRY_REFUSED;
+}
+
+static void accept(node_core *core, core_link link, const wire_message *message, core_roster *roster)
+{
+    size_t index = core_roster_index(roster, &message->body.hello.worker);
+    core_target *target = core_target_find(core, message->sender);
+    if (!target) {
+        replace(core, message);
+        target = make_target(core, message, &roster->wire.members[index]);
+    }
+    core_line *line = target ? core_line_accept(core, link) : NULL;
+    if (!line || (line->use != CORE_USE_NONE && line->use != CORE_USE_TARGET)) {
+        core_roster_release(core, roster);
+        return;
+    }
+    join(core, target, line);
+    core_roster_release(core, target->roster);
+    target->roster = roster;
+    if (!roster->missing)
+        welcome(core, target);
+    else if (!roster->asked || core->now - roster->asked >= core->options.retry_ns)
+        core_roster_fetch(core, roster, line);
+}
+
+void core_received_hello(node_core *core, core_link link, const wire_message *message)
+{
+    const char *expects = message->body.hello.expects;
+    if (*expects && strcmp(expects, core->incarnation) != 0) {
+        core->statistics.ignored++;
+        core_send_error(core, link, message, "incarnation", core->incarnation, expects,
+                        "the worker that is here now");
+        return;
+    }
+    if (!core->own) {
+        core_send_hello(core, link, message->sender, WIRE_WELCOME, false, NULL);
+        return;
+    }
+    kvferry_report *report = NULL;
+    core_roster *roster = NULL;
+    if (kvferry_report_create(&report) != KVFERRY_OK)
+        return;
+    kvferry_status status = check_hello(core, message, &roster, report);
+    if (status == KVFERRY_REFUSED)
+        refuse(core, link, message, report);
+    else if (status == KVFERRY_OK)
+        accept(core, link, message, roster);
+    kvferry_report_free(report);
+}
+
+void core_peer_lost(node_core *core, uint64_t peer, const char *detail, uint64_t now)
+{
+    core->now = base_max(core->now, now);
+    core_channel *channel;
+    HASH_FIND(hh, core->channels, &peer, sizeof(peer), channel);
+    if (channel && channel->target)
+        core_target_lost(core, channel->target, "peer_lost",
+                         detail && *detail ? detail : "the transfer engine lost it");
+}
+
+void core_targets_free(node_core *core)
+{
+    core_target *target, *next;
+    HASH_ITER(hh, core->targets, target, next) {
+        HASH_DEL(core->targets, target);
+        free_target(core, target);
+    }
+}

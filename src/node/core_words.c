@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reasons, log lines, numbers, and the dead. */
+#include "node/core_internal.h"
+
+#include <stdio.h>
+
+void core_log(node_core *core, kvferry_log_level level, const char *format, ...)
+{
+    if (!core->options.log || level > core->options.log_level)
+        return;
+    char line[1024];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(line, sizeof(line), format, arguments);
+    va_end(arguments);
+    core->options.log(core->options.log_context, level, line);
+}
+
+/* Whether it is said for the first time, as far back as that is remembered. */
+static bool first_time(node_core *core, const char *who, const char *code)
+{
+    uint64_t hash = 0xcbf29ce484222325u;
+    for (const char *c = who; *c; c++)
+        hash = (hash ^ (unsigned char)*c) * 0x100000001b3u;
+    hash = (hash ^ 0xff) * 0x100000001b3u;
+    for (const char *c = code; *c; c++)
+        hash = (hash ^ (unsigned char)*c) * 0x100000001b3u;
+    for (size_t i = 0; i < CORE_TOLD; i++)
+        if (core->told[i] == hash)
+            return false;
+    core->told[core->told_at] = hash;
+    core->told_at = (core->told_at + 1) % CORE_TOLD;
+    return true;
+}
+
+void core_refused(node_core *core, const char *engine_id, const char *who, const kvferry_report *reasons)
+{
+    const char *code = core_reasons_code(reasons, "no_memory");
+    core->statistics.refused++;
+    if (first_time(core, who, code))
+        core_log(core, KVFERRY_LOG_WARNING, "engine %s, %s: refused, %s: %s (%zu reasons)", engine_id,
+                 who, code, core_reasons_text(reasons, ""), kvferry_report_count(reasons));
+}
+
+uint64_t core_random(node_core *core)
+{
+    uint64_t value = core->random += 0x9e3779b97f4a7c15u;
+    value = (value ^ value >> 30) * 0xbf58476d1ce4e5b9u;
+    value = (value ^ value >> 27) * 0x94d049bb133111ebu;
+    return value ^ value >> 31;
+}
+
+void core_incarnation_text(uint64_t value, char text[WIRE_INCARNATION_TEXT])
+{
+    snprintf(text, WIRE_INCARNATION_TEXT, "%016llx", (unsigned long long)value);
+}
+
+/* --- reasons ---------------------------------------------------------------------------------------------- */
+
+kvferry_report *core_reason(const char *code, const char *expected, const char *found, const char *text)
+{
+    kvferry_report *report = NULL;
+    if (kvferry_report_create(&report) == KVFERRY_OK)
+        base_report_add(report, code, NULL, expected, found, "%s", text);
+    return report;
+}
+
+void core_reasons_copy(kvferry_report *to, const kvferry_report *from, size_t limit)
+{
+    const kvferry_reason *reason;
+    for (size_t i = 0; kvferry_report_count(to) < limit && (reason = kvferry_report_get(from, i)); i++)
+        base_report_copy(to, reason);
+}
+
+const char *core_reasons_code(const kvferry_report *reasons, const char *otherwise)
+{
+    const kvferry_reason *first = kvferry_report_get(reasons, 0);
+    return first && *first->code ? first->code : otherwise;
+}
+
+const char *core_reasons_text(const kvferry_report *reasons, const char *otherwise)
+{
+    const kvferry_reason *first = kvferry_report_get(reasons, 0);
+    return first ? first->message : otherwise;
+}
+
+void core_code_set(char code[CORE_CODE], const char *from) { snprintf(code, CORE_CODE, "%s", from); }
+
+/* --- the dead --------------------------------------------------------------------------------------------- */
+
+bool core_dead(node_core *core, const char *incarnation)
+{
+    core_tombstone *stone;
+    HASH_FIND_STR(core->tombstones, incarnation, stone);
+    return stone != NULL;
+}
+
+void core_tombstone_drop(node_core *core, core_tombstone *stone)
+{
+    DL_DELETE(core->tombstone_list, stone);
+    HASH_DEL(core->tombstones, stone);
+    free(stone);
+}
+
+void core_tombstone_add(node_core *core, const char *incarnation)
+{
+    if (core_dead(core, incarnation))
+        return;
+    core_tombstone *stone = base_alloc(1, sizeof(*stone));
+    if (!stone)
+        return;
+    snprintf(stone->incarnation, sizeof(stone->incarnation), "%s", incarnation);
+    stone->forget_at = core_after(core, core->options.remember_ns);
+    HASH_ADD_STR(core->tombstones, incarnation, stone);
+    if (!stone->hh.tbl) {
+        free(stone);
+        return;
+    }
+    DL_APPEND(core->tombstone_list, stone);
+    if (HASH_COUNT(core->tombstones) > core->options.max_peers)
+        core_tombstone_drop(core, core->tombstone_list);
+}
