@@ -26,7 +26,7 @@ install(FILES ${PROJECT_BINARY_DIR}/kvferry-config.cmake
 # Libs.private and not Requires.private: who links the shared library needs no -dev packages of
 # the libraries below it. The paths are relative to the file, so an install may be moved.
 set(private_libs "")
-foreach(module jansson msgpack sodium ucx)
+foreach(module ${KVFERRY_MODULES})
   list(APPEND private_libs ${${module}_LDFLAGS})
 endforeach()
 list(APPEND private_libs -pthread)

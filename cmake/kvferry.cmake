@@ -23,9 +23,7 @@ function(kvferry_library name)
   target_compile_definitions(${name}_objects PRIVATE _GNU_SOURCE)
   target_include_directories(${name}_objects PRIVATE ${PROJECT_SOURCE_DIR}/include
                                                      ${PROJECT_SOURCE_DIR}/src)
-  set(needs PkgConfig::jansson PkgConfig::msgpack PkgConfig::sodium PkgConfig::ucx Threads::Threads
-            ${CMAKE_DL_LIBS})
-  target_link_libraries(${name}_objects PRIVATE ${needs})
+  target_link_libraries(${name}_objects PRIVATE ${KVFERRY_NEEDS})
   foreach(kind shared static)
     string(TOUPPER ${kind} type)
     add_library(${name}_${kind} ${type} $<TARGET_OBJECTS:${name}_objects>)
@@ -33,7 +31,7 @@ function(kvferry_library name)
     target_include_directories(${name}_${kind}
       PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
              $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
-    target_link_libraries(${name}_${kind} PRIVATE ${needs})
+    target_link_libraries(${name}_${kind} PRIVATE ${KVFERRY_NEEDS})
     if(KVFERRY_SANITIZE)
       target_link_options(${name}_${kind} PRIVATE -fsanitize=${KVFERRY_SANITIZE})
     endif()
@@ -69,9 +67,7 @@ function(kvferry_test source)
                                                   KVFERRY_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   target_include_directories(${test_NAME} PRIVATE ${PROJECT_SOURCE_DIR}/src
                                                   ${PROJECT_SOURCE_DIR}/tests)
-  target_link_libraries(${test_NAME} PRIVATE kvferry_static PkgConfig::cmocka PkgConfig::jansson
-                                             PkgConfig::msgpack PkgConfig::sodium PkgConfig::ucx
-                                             Threads::Threads ${CMAKE_DL_LIBS})
+  target_link_libraries(${test_NAME} PRIVATE kvferry_static PkgConfig::cmocka ${KVFERRY_NEEDS})
   add_test(NAME ${test_NAME} COMMAND ${test_NAME} ${test_ARGS})
   set_tests_properties(${test_NAME} PROPERTIES TIMEOUT ${test_TIMEOUT} LABELS "${test_LABELS}")
 endfunction()

@@ -243,6 +243,19 @@ static bool continues(const kvferry_piece *piece, const plan_holding *holder,
     return different == 1;
 }
 
+/* False: no memory. */
+static bool pair_streams(const assign_job *job, const plan_holding *holder, plan_pair *pair)
+{
+    const kvferry_stream *target = kvferry_layout_stream(job->target, holder->target_stream);
+    const kvferry_stream *source =
+        kvferry_layout_stream(job->sources[holder->source], holder->source_stream);
+    uint32_t *axes = base_arena_alloc(&job->plan->arena, target->axis_count, sizeof(*axes));
+    for (uint32_t i = 0; axes && i < target->axis_count; i++)
+        axes[i] = (uint32_t)(layout_find_axis(source, target->axes[i].name) - source->axes);
+    *pair = (plan_pair){source->group, target->group, axes};
+    return axes != NULL;
+}
+
 static kvferry_status give(assign_job *job, const assign_part *part, const plan_holding *holder)
 {
     plan_source *source = &job->plan->sources[holder->source];
@@ -255,10 +268,12 @@ static kvferry_status give(assign_job *job, const assign_part *part, const plan_
         return KVFERRY_OK;
     }
     if (!base_grow((void **)&source->pieces, &source->piece_capacity, source->piece_count + 1,
-                   sizeof(kvferry_piece)))
+                   sizeof(kvferry_piece)) ||
+        !base_grow((void **)&source->pairs, &source->pair_capacity, source->piece_count + 1,
+                   sizeof(plan_pair)))
         return KVFERRY_NO_MEMORY;
     kvferry_range *ranges = base_arena_alloc(&job->plan->arena, axes, sizeof(*ranges));
-    if (!ranges)
+    if (!ranges || !pair_streams(job, holder, &source->pairs[source->piece_count]))
         return KVFERRY_NO_MEMORY;
     memcpy(ranges, part->box, axes * sizeof(*ranges));
     source->pieces[source->piece_count++] =

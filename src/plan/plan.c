@@ -157,8 +157,10 @@ void kvferry_plan_free(kvferry_plan *plan)
 {
     if (!plan)
         return;
-    for (size_t i = 0; plan->sources && i < plan->source_count; i++)
+    for (size_t i = 0; plan->sources && i < plan->source_count; i++) {
         free(plan->sources[i].pieces);
+        free(plan->sources[i].pairs);
+    }
     free(plan->sources);
     base_arena_free(&plan->arena);
     free(plan);

@@ -100,10 +100,18 @@ typedef struct plan_group {
     uint64_t first_bit; /* target only: its place in the scratch bitmap */
 } plan_group;
 
+/* What a side must know of a piece that is in the other side's document. */
+typedef struct plan_pair {
+    uint32_t source_group, target_group;
+    const uint32_t *axes; /* per axis of the target's stream: that of the source's */
+} plan_pair;
+
 typedef struct plan_source {
     const char *worker;
     kvferry_piece *pieces;
     size_t piece_count, piece_capacity;
+    plan_pair *pairs; /* per piece */
+    size_t pair_capacity;
     plan_group *groups;
     uint32_t group_count;
     plan_walk *walks; /* those of one pair of groups follow one another */

@@ -263,6 +263,10 @@ typedef struct random_totals {
     uint64_t faults[FAULT_KINDS];
 } random_totals;
 
+/* run_checksum.c: compares the checksums of a request that was moved. */
+void run_checksums(const kvferry_plan *plan, const random_memory *sources, const random_memory *target,
+                   const kvferry_request *request, random_finding *finding);
+
 /* run.c: builds and checks one spec. `naive`: without the planner, to prove the proof. */
 void run_spec(const random_spec *spec, bool naive, random_finding *finding, random_totals *totals);
 

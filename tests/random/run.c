@@ -257,6 +257,8 @@ static void run_target(run_state *run, size_t index)
         run->totals->requests++;
         for (size_t s = 0; s < run->sides[SOURCE].count && plan && !failed(run); s++)
             expand_and_move(run, plan, s, &built.request, &target);
+        if (plan && !failed(run))
+            run_checksums(plan, run->sources, &target, &built.request, run->finding);
         if (!failed(run) && (run->naive || spec->seed % 4 == 0))
             compare_with_naive(run, &built.request, &target, run->naive);
     }

@@ -188,7 +188,8 @@ LAYERS = {
     "node": {"base", "engine", "layout", "node", "plan", "wire"},
 }
 # Public headers that belong to a layer; the others (status, report, version) are everybody's.
-HEADERS = {"layout.h": "layout", "model.h": "model", "plan.h": "plan", "engine.h": "engine"}
+HEADERS = {"layout.h": "layout", "model.h": "model", "plan.h": "plan", "engine.h": "engine",
+           "node.h": "node"}
 # An engine knows copies, but nothing else of plans and layouts.
 ENGINE_KNOWS = {"kvferry_copy", "kvferry_free"}
 # Pure layers do no I/O and know no threads, clocks or environment.
