@@ -40,6 +40,30 @@ static void test_counts_what_it_cannot_keep(void **state)
     assert_int_equal(kvferry_report_count(NULL), 0);
 }
 
+static void test_copies_as_it_is(void **state)
+{
+    (void)state;
+    kvferry_report *from = NULL, *to = NULL;
+    assert_int_equal(kvferry_report_create(&from), KVFERRY_OK);
+    assert_int_equal(kvferry_report_create(&to), KVFERRY_OK);
+    base_report_add(from, "code", &(base_where){.worker = "w", .axis = "a"}, "one", "two", "words");
+    base_report_copy(to, kvferry_report_get(from, 0));
+    base_report_copy(NULL, kvferry_report_get(from, 0));
+    kvferry_report_free(from);
+    const kvferry_reason *reason = kvferry_report_get(to, 0);
+    assert_string_equal(reason->code, "code");
+    assert_string_equal(reason->worker, "w");
+    assert_string_equal(reason->axis, "a");
+    assert_string_equal(reason->layer, "");
+    assert_string_equal(reason->message, "w, axis a: words: expected one, found two");
+    const kvferry_reason again = *reason;
+    for (int i = 0; i < KVFERRY_REPORT_LIMIT; i++)
+        base_report_copy(to, &again);
+    assert_int_equal(kvferry_report_count(to), KVFERRY_REPORT_LIMIT);
+    assert_int_equal(kvferry_report_dropped(to), 1);
+    kvferry_report_free(to);
+}
+
 static void test_is_utf8_whatever_comes(void **state)
 {
     (void)state;
@@ -86,6 +110,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_keeps_every_field),
         cmocka_unit_test(test_counts_what_it_cannot_keep),
+        cmocka_unit_test(test_copies_as_it_is),
         cmocka_unit_test(test_is_utf8_whatever_comes),
         cmocka_unit_test(test_status_table),
         cmocka_unit_test(test_arena_and_text),
