@@ -77,6 +77,30 @@ static void test_is_utf8_whatever_comes(void **state)
     kvferry_report_free(report);
 }
 
+/* At each place of a longer text: what is no character is seen. */
+static void test_utf8_anywhere(void **state)
+{
+    (void)state;
+    char text[21];
+    for (size_t size = 0; size < sizeof(text); size++) {
+        memset(text, 'x', sizeof(text));
+        assert_true(base_text_is_utf8(text, size));
+        for (size_t at = 0; at < size; at++) {
+            static const char bad[] = {0, (char)0x80, (char)0xc3, (char)0xff};
+            for (size_t i = 0; i < sizeof(bad); i++) {
+                text[at] = bad[i];
+                assert_false(base_text_is_utf8(text, size));
+            }
+            text[at] = 'x';
+            if (at + 1 == size)
+                continue;
+            memcpy(text + at, "\xc3\xa9", 2);
+            assert_true(base_text_is_utf8(text, size));
+            memcpy(text + at, "xx", 2);
+        }
+    }
+}
+
 static void test_status_table(void **state)
 {
     (void)state;
@@ -112,6 +136,7 @@ int main(void)
         cmocka_unit_test(test_counts_what_it_cannot_keep),
         cmocka_unit_test(test_copies_as_it_is),
         cmocka_unit_test(test_is_utf8_whatever_comes),
+        cmocka_unit_test(test_utf8_anywhere),
         cmocka_unit_test(test_status_table),
         cmocka_unit_test(test_arena_and_text),
     };

@@ -61,10 +61,23 @@ size_t base_text_character(const char *text, size_t size)
     return character && character >= least[bytes] && character <= 0x10ffff && !surrogate ? bytes : 0;
 }
 
+/* Eight characters of ASCII without a zero byte, as most text is. */
+static bool is_plain(const char *text)
+{
+    const uint64_t ones = UINT64_C(0x0101010101010101), tops = UINT64_C(0x8080808080808080);
+    uint64_t word;
+    memcpy(&word, text, sizeof(word));
+    return !((word | ((word - ones) & ~word)) & tops);
+}
+
 bool base_text_is_utf8(const char *text, size_t size)
 {
     size_t bytes;
     for (size_t i = 0; i < size; i += bytes) {
+        if (size - i >= 8 && is_plain(text + i)) {
+            bytes = 8;
+            continue;
+        }
         bytes = base_text_character(text + i, size - i);
         if (!bytes)
             return false;

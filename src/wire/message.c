@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "wire/message.h"
 
+#include <endian.h>
 #include <sodium.h>
 #include <string.h>
 
@@ -56,37 +57,57 @@ void wire_digest(const void *data, size_t size, char digest[WIRE_DIGEST_TEXT])
     sodium_bin2hex(digest, WIRE_DIGEST_TEXT, bytes, sizeof(bytes));
 }
 
-static void hash_number(crypto_generichash_state *state, uint64_t number)
+/* What is hashed, gathered: many small pieces cost more than their bytes. */
+typedef struct roster_hasher {
+    crypto_generichash_state state;
+    unsigned char data[4096];
+    size_t size;
+} roster_hasher;
+
+static void hash_bytes(roster_hasher *hasher, const void *data, size_t size)
 {
-    unsigned char bytes[8];
-    for (unsigned i = 0; i < sizeof(bytes); i++)
-        bytes[i] = (unsigned char)(number >> (8 * i));
-    crypto_generichash_update(state, bytes, sizeof(bytes));
+    if (size > sizeof(hasher->data) - hasher->size) {
+        crypto_generichash_update(&hasher->state, hasher->data, hasher->size);
+        hasher->size = 0;
+    }
+    if (size > sizeof(hasher->data)) {
+        crypto_generichash_update(&hasher->state, data, size);
+        return;
+    }
+    memcpy(hasher->data + hasher->size, data, size);
+    hasher->size += size;
+}
+
+static void hash_number(roster_hasher *hasher, uint64_t number)
+{
+    uint64_t bytes = htole64(number);
+    hash_bytes(hasher, &bytes, sizeof(bytes));
 }
 
 /* With its length in front, so that no two lists of strings are the same bytes. */
-static void hash_string(crypto_generichash_state *state, const char *text)
+static void hash_string(roster_hasher *hasher, const char *text)
 {
     size_t length = strlen(text);
-    hash_number(state, length);
-    crypto_generichash_update(state, (const unsigned char *)text, length);
+    hash_number(hasher, length);
+    hash_bytes(hasher, text, length);
 }
 
 void wire_roster_digest(const wire_roster *roster, char digest[WIRE_DIGEST_TEXT])
 {
-    crypto_generichash_state state;
+    roster_hasher hasher = {.size = 0};
     unsigned char bytes[DIGEST_BYTES];
-    crypto_generichash_init(&state, NULL, 0, sizeof(bytes));
-    hash_string(&state, roster->engine_id);
-    hash_number(&state, roster->count);
+    crypto_generichash_init(&hasher.state, NULL, 0, sizeof(bytes));
+    hash_string(&hasher, roster->engine_id);
+    hash_number(&hasher, roster->count);
     for (size_t i = 0; i < roster->count; i++) {
         wire_member *member = &roster->members[i];
         wire_worker_numbers numbers = wire_worker_list(&member->worker);
         for (size_t n = 0; n < WORKER_FIELDS; n++)
-            hash_number(&state, *numbers.at[n]);
-        hash_string(&state, member->incarnation);
-        hash_string(&state, member->digest);
+            hash_number(&hasher, *numbers.at[n]);
+        hash_string(&hasher, member->incarnation);
+        hash_string(&hasher, member->digest);
     }
-    crypto_generichash_final(&state, bytes, sizeof(bytes));
+    crypto_generichash_update(&hasher.state, hasher.data, hasher.size);
+    crypto_generichash_final(&hasher.state, bytes, sizeof(bytes));
     sodium_bin2hex(digest, WIRE_DIGEST_TEXT, bytes, sizeof(bytes));
 }

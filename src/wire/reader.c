@@ -308,8 +308,8 @@ bool wire_reader_bool(wire_reader *reader, bool *value)
     return true;
 }
 
-/* The bytes of a string, in place. */
-static const char *read_text(wire_reader *reader, size_t maximum, size_t *length)
+/* The bytes of a string, in place, whatever they are. */
+static const char *read_raw(wire_reader *reader, size_t maximum, size_t *length)
 {
     reader_head head;
     if (!read_head(reader, &head))
@@ -326,12 +326,19 @@ static const char *read_text(wire_reader *reader, size_t maximum, size_t *length
     }
     const char *text = (const char *)reader->data + reader->at;
     *length = (size_t)head.number;
-    if (!base_text_is_utf8(text, *length)) {
-        wire_reader_refuse(reader, "text_encoding", head.at, "UTF-8 text without zero bytes",
+    reader->at += *length;
+    return text;
+}
+
+static const char *read_text(wire_reader *reader, size_t maximum, size_t *length)
+{
+    size_t at = reader->at;
+    const char *text = read_raw(reader, maximum, length);
+    if (text && !base_text_is_utf8(text, *length)) {
+        wire_reader_refuse(reader, "text_encoding", at, "UTF-8 text without zero bytes",
                            "other bytes", "a string is not UTF-8 text");
         return NULL;
     }
-    reader->at += *length;
     return text;
 }
 
@@ -371,7 +378,7 @@ bool wire_reader_choice(wire_reader *reader, const char *const *names, size_t co
 bool wire_reader_hex(wire_reader *reader, size_t digits, char *value)
 {
     size_t at = reader->at, length;
-    const char *text = read_text(reader, SIZE_MAX, &length);
+    const char *text = read_raw(reader, SIZE_MAX, &length);
     if (!text)
         return false;
     bool fine = length == digits || !length;
