@@ -1,0 +1,334 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "node/links_internal.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* --- sockets -------------------------------------------------------------------------------------------- */
+
+static bool set_int(void *socket, int option, int value)
+{
+    return zmq_setsockopt(socket, option, &value, sizeof(value)) == 0;
+}
+
+bool links_configure(node_links *links, void *socket)
+{
+    int64_t maximum = (int64_t)base_min(links->options.max_message_bytes, INT64_MAX);
+    int silence = (int)base_min(links->options.silence_ms, INT32_MAX);
+    int beat = silence / 3 ? silence / 3 : 1;
+    return zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &maximum, sizeof(maximum)) == 0 &&
+           set_int(socket, ZMQ_IPV6, 1) && set_int(socket, ZMQ_SNDHWM, LINKS_HWM) &&
+           set_int(socket, ZMQ_RCVHWM, LINKS_HWM) && set_int(socket, ZMQ_LINGER, LINKS_LINGER_MS) &&
+           set_int(socket, ZMQ_HANDSHAKE_IVL, 10000) && set_int(socket, ZMQ_HEARTBEAT_IVL, beat) &&
+           set_int(socket, ZMQ_HEARTBEAT_TIMEOUT, silence) && set_int(socket, ZMQ_TCP_KEEPALIVE, 1);
+}
+
+static kvferry_status refuse(const char *code, const char *place, const char *expected,
+                             kvferry_report *report)
+{
+    base_report_add(report, code, &(base_where){.place = place}, expected, zmq_strerror(zmq_errno()),
+                    "control messages cannot be served");
+    return KVFERRY_IO;
+}
+
+static void router_ready(node_watch *watch)
+{
+    node_links *links =
+        (node_links *)(void *)((char *)watch - offsetof(node_links, router_watch));
+    links->router_dirty = true;
+}
+
+static void router_monitor_ready(node_watch *watch)
+{
+    node_links *links =
+        (node_links *)(void *)((char *)watch - offsetof(node_links, router_monitor_watch));
+    links->router_monitor_dirty = true;
+}
+
+static bool watch_socket(node_links *links, void *socket, node_watch *watch, void (*ready)(node_watch *))
+{
+    int fd;
+    size_t size = sizeof(fd);
+    return zmq_getsockopt(socket, ZMQ_FD, &fd, &size) == 0 &&
+           node_watch_add(links->options.epoll, watch, fd, EPOLLIN, ready);
+}
+
+static bool open_router(node_links *links)
+{
+    links->router = zmq_socket(links->context, ZMQ_ROUTER);
+    const node_key_pair *keys = links->options.keys;
+    return links->router && links_configure(links, links->router) &&
+           set_int(links->router, ZMQ_ROUTER_MANDATORY, 1) && set_int(links->router, ZMQ_BACKLOG, 1024) &&
+           (!keys || (set_int(links->router, ZMQ_CURVE_SERVER, 1) &&
+                      zmq_setsockopt(links->router, ZMQ_CURVE_SECRETKEY, keys->secret, NODE_KEY_BYTES) == 0 &&
+                      zmq_setsockopt(links->router, ZMQ_ZAP_DOMAIN, "kvferry", 7) == 0)) &&
+           links_monitor_open(links, links->router, ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL,
+                              &links->router_monitor) &&
+           watch_socket(links, links->router_monitor, &links->router_monitor_watch,
+                        router_monitor_ready) &&
+           watch_socket(links, links->router, &links->router_watch, router_ready);
+}
+
+static kvferry_status bind_router(node_links *links, const node_address *listen, node_address *bound,
+                                  kvferry_report *report)
+{
+    char text[NODE_ADDRESS_TEXT], last[NODE_ADDRESS_TEXT] = "";
+    size_t size = sizeof(last);
+    node_address plain = *listen;
+    plain.has_key = false;
+    node_address_format(&plain, NODE_ADDRESS_TCP, text);
+    if (zmq_bind(links->router, text) != 0)
+        return refuse("listen_failed", text, "an address that can be bound", report);
+    if (zmq_getsockopt(links->router, ZMQ_LAST_ENDPOINT, last, &size) != 0 ||
+        !node_address_parse(last, NODE_ADDRESS_TCP, bound, text, report))
+        return refuse("listen_failed", text, "the address that was bound", report);
+    return KVFERRY_OK;
+}
+
+kvferry_status node_links_create(const node_links_options *options, const node_address *listen,
+                                 node_address *bound, node_links **links, kvferry_report *report)
+{
+    if (options->keys && !zmq_has("curve")) {
+        base_report_add(report, "keys_unsupported", NULL, "a libzmq with CURVE", "one without it",
+                        "keys cannot be used");
+        return KVFERRY_UNSUPPORTED;
+    }
+    node_links *made = base_alloc(1, sizeof(*made));
+    if (!made)
+        return KVFERRY_NO_MEMORY;
+    made->options = *options;
+    made->context = zmq_ctx_new();
+    kvferry_status status = made->context ? kvferry_report_create(&made->trouble) : KVFERRY_NO_MEMORY;
+    if (status == KVFERRY_OK) {
+        int most = zmq_ctx_get(made->context, ZMQ_SOCKET_LIMIT);
+        uint64_t wanted = 64 + 3 * (uint64_t)options->max_peers; /* a link is three sockets */
+        zmq_ctx_set(made->context, ZMQ_MAX_SOCKETS, (int)base_min(wanted, (uint64_t)most));
+        if ((options->keys && !links_zap_open(made)) || !open_router(made))
+            status = refuse("listen_failed", "", "sockets", report);
+    }
+    made->router_dirty = made->router_monitor_dirty = true; /* what came before they were watched */
+    made->zap_dirty = made->zap != NULL;
+    if (status == KVFERRY_OK)
+        status = bind_router(made, listen, bound, report);
+    if (status == KVFERRY_OK)
+        *links = made;
+    else
+        node_links_close(made);
+    return status;
+}
+
+static void close_socket(node_links *links, void *socket, node_watch *watch)
+{
+    node_watch_remove(links->options.epoll, watch);
+    if (socket)
+        zmq_close(socket);
+}
+
+void node_links_close(node_links *links)
+{
+    if (!links)
+        return;
+    links_link *link, *next;
+    HASH_ITER(by_id, links->by_id, link, next)
+        links_free(link);
+    if (links->router_monitor)
+        zmq_socket_monitor(links->router, NULL, 0);
+    close_socket(links, links->router_monitor, &links->router_monitor_watch);
+    close_socket(links, links->router, &links->router_watch);
+    close_socket(links, links->zap, &links->zap_watch);
+    while (links->context && zmq_ctx_term(links->context) != 0 && zmq_errno() == EINTR)
+        ;
+    kvferry_report_free(links->trouble);
+    free(links);
+}
+
+/* --- links ------------------------------------------------------------------------------------------------ */
+
+links_link *links_add(node_links *links, core_link id)
+{
+    links_link *link = base_alloc(1, sizeof(*link));
+    if (!link)
+        return NULL;
+    link->id = id;
+    link->links = links;
+    link->probe = -1;
+    HASH_ADD(by_id, links->by_id, id, sizeof(link->id), link);
+    if (!link->by_id.tbl) { /* the table had no memory */
+        free(link);
+        return NULL;
+    }
+    return link;
+}
+
+static links_link *find(const node_links *links, core_link id)
+{
+    links_link *link;
+    HASH_FIND(by_id, links->by_id, &id, sizeof(id), link);
+    return link;
+}
+
+void links_mark_dirty(links_link *link)
+{
+    if (link->dirty)
+        return;
+    link->dirty = true;
+    DL_APPEND2(link->links->dirty, link, dirty_prev, dirty_next);
+}
+
+static void drop_waiting(links_link *link)
+{
+    links_message *message, *next;
+    DL_FOREACH_SAFE(link->waiting, message, next)
+    {
+        zmq_msg_close(&message->message);
+        free(message);
+    }
+    link->waiting = NULL;
+    link->waiting_bytes = 0;
+    if (link->waits)
+        DL_DELETE2(link->links->waits, link, wait_prev, wait_next);
+    link->waits = false;
+}
+
+void links_end(links_link *link, core_link_end how)
+{
+    if (link->ended)
+        return;
+    link->ended = true;
+    link->how = how;
+    DL_APPEND2(link->links->ends, link, end_prev, end_next);
+}
+
+void links_free(links_link *link)
+{
+    node_links *links = link->links;
+    drop_waiting(link);
+    if (link->incoming)
+        links_in_forget(link);
+    else
+        links_out_forget(link);
+    if (link->dirty)
+        DL_DELETE2(links->dirty, link, dirty_prev, dirty_next);
+    if (link->ended)
+        DL_DELETE2(links->ends, link, end_prev, end_next);
+    HASH_DELETE(by_id, links->by_id, link);
+    free(link);
+}
+
+void node_links_close_one(node_links *links, core_link id)
+{
+    links_link *link = find(links, id);
+    if (link)
+        links_free(link);
+}
+
+bool node_links_next_end(node_links *links, core_link *id, core_link_end *how)
+{
+    links_link *link = links->ends;
+    if (!link)
+        return false;
+    *id = link->id;
+    *how = link->how;
+    links_free(link);
+    return true;
+}
+
+/* --- sending -------------------------------------------------------------------------------------------------- */
+
+static int try_send(links_link *link, zmq_msg_t *message)
+{
+    return link->incoming ? links_in_send(link, message) : links_out_send(link, message);
+}
+
+static void wait_to_send(links_link *link, zmq_msg_t *message)
+{
+    node_links *links = link->links;
+    size_t size = zmq_msg_size(message);
+    links_message *kept =
+        link->waiting_bytes + size <= 2 * links->options.max_message_bytes ? malloc(sizeof(*kept)) : NULL;
+    if (!kept) {
+        links->options.log(links->options.log_context, KVFERRY_LOG_DEBUG,
+                           "a message to a slow peer was dropped: link %llu, %zu bytes",
+                           (unsigned long long)link->id, size);
+        return;
+    }
+    zmq_msg_init(&kept->message);
+    zmq_msg_move(&kept->message, message);
+    link->waiting_bytes += size;
+    DL_APPEND(link->waiting, kept);
+    if (!link->waits)
+        DL_APPEND2(links->waits, link, wait_prev, wait_next);
+    link->waits = true;
+}
+
+void node_links_send(node_links *links, core_link id, const void *data, size_t size)
+{
+    links_link *link = find(links, id);
+    zmq_msg_t message;
+    if (!link || link->ended || zmq_msg_init_size(&message, size) != 0)
+        return;
+    if (size)
+        memcpy(zmq_msg_data(&message), data, size);
+    if (link->waits || try_send(link, &message) == 0)
+        wait_to_send(link, &message);
+    zmq_msg_close(&message);
+}
+
+static void send_waiting(links_link *link)
+{
+    while (link->waiting && !link->ended) {
+        links_message *first = link->waiting;
+        size_t size = zmq_msg_size(&first->message);
+        if (try_send(link, &first->message) == 0)
+            return;
+        link->waiting_bytes -= size;
+        DL_DELETE(link->waiting, first);
+        zmq_msg_close(&first->message);
+        free(first);
+    }
+    drop_waiting(link);
+}
+
+/* --- turns ------------------------------------------------------------------------------------------------------- */
+
+void node_links_turn(node_links *links, uint64_t now)
+{
+    links_link *link, *next;
+    if (links->zap_dirty)
+        links_zap_turn(links);
+    if (links->router_monitor_dirty)
+        links_router_monitor_turn(links);
+    DL_FOREACH_SAFE2(links->dirty, link, next, dirty_next)
+        links_out_turn(link, now);
+    DL_FOREACH_SAFE2(links->probes, link, next, probe_next)
+        links_probe_turn(link, now);
+    if (links->waits && now >= links->next_try) {
+        DL_FOREACH_SAFE2(links->waits, link, next, wait_next)
+            send_waiting(link);
+        links->next_try = now + LINKS_RETRY_NS;
+    }
+}
+
+bool node_links_receive(node_links *links, core_link *link, zmq_msg_t *message)
+{
+    return links_in_receive(links, link, message) || links_out_receive(links, link, message);
+}
+
+bool node_links_busy(const node_links *links)
+{
+    return links->router_dirty || links->router_monitor_dirty || links->zap_dirty || links->dirty ||
+           links->ends;
+}
+
+uint64_t node_links_next_time(const node_links *links)
+{
+    uint64_t next = links->waits ? links->next_try : UINT64_MAX;
+    for (const links_link *link = links->probes; link; link = link->probe_next)
+        next = base_min(next, link->probe_end);
+    return next;
+}
+
+bool node_links_pending(const node_links *links) { return links->waits != NULL; }
+uint64_t node_links_malformed(const node_links *links) { return links->malformed; }
+uint64_t node_links_refused_keys(const node_links *links) { return links->refused_keys; }

@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef KVFERRY_NODE_LINKS_INTERNAL_H
+#define KVFERRY_NODE_LINKS_INTERNAL_H
+
+#define HASH_NONFATAL_OOM 1
+#include <uthash.h>
+#include <utlist.h>
+
+#include "node/links.h"
+#include "node/once.h"
+#include "node/watch.h"
+
+enum {
+    LINKS_HWM = 64,               /* messages of a connection that ZeroMQ holds, each way */
+    LINKS_LINGER_MS = 200,
+    LINKS_RETRY_NS = 5000000,     /* between tries to send what a slow peer did not take */
+    LINKS_PROBE_NS = 1000000000,  /* a probe without an answer tells nothing */
+    LINKS_MONITOR_EVENTS = 64,    /* of one link and turn */
+    LINKS_IDENTITY_MAX = 255
+};
+
+typedef struct links_message { /* waits to be sent */
+    zmq_msg_t message;
+    struct links_message *prev, *next;
+} links_message;
+
+typedef struct links_link {
+    core_link id;
+    UT_hash_handle by_id;
+    bool incoming, ended;
+    core_link_end how;
+    struct links_link *end_prev, *end_next; /* in `ends` */
+
+    links_message *waiting; /* could not be sent yet */
+    uint64_t waiting_bytes;
+    struct links_link *wait_prev, *wait_next; /* in `waits` while there are any */
+    bool waits;
+
+    /* incoming */
+    unsigned char identity[LINKS_IDENTITY_MAX];
+    unsigned identity_size;
+    UT_hash_handle by_identity;
+    struct links_link *age_prev, *age_next; /* in `ages`, the longest silent first */
+
+    /* outgoing */
+    node_address address;
+    bool unnamed; /* its name is being looked up */
+    void *dealer, *monitor;
+    node_watch dealer_watch, monitor_watch, probe_watch;
+    struct node_links *links;
+    bool dealer_dirty, monitor_dirty, probe_dirty; /* look at it in this turn */
+    struct links_link *dirty_prev, *dirty_next; /* in `dirty` while any of them is set */
+    bool dirty;
+    bool lost;    /* a probe is to tell how it ended; otherwise only whether to give up connecting */
+    bool probing;
+    int probe;
+    uint64_t probe_end;
+    struct links_link *probe_prev, *probe_next; /* in `probes` */
+} links_link;
+
+struct node_links {
+    node_links_options options;
+    void *context, *router, *router_monitor, *zap;
+    node_watch router_watch, router_monitor_watch, zap_watch;
+    bool router_dirty, router_monitor_dirty, zap_dirty;
+    links_link *by_id, *by_identity;
+    links_link *ages, *ends, *waits, *dirty, *probes;
+    size_t incoming;
+    core_link last_even;
+    uint64_t last_monitor;
+    uint64_t next_try; /* for those in `waits` */
+    uint64_t malformed, refused_keys;
+    kvferry_report *trouble; /* of the allow-list */
+    node_once once;
+};
+
+/* --- links.c ---------------------------------------------------------------------------------------------- */
+
+/* Options of every socket; curve ones apart. */
+bool links_configure(node_links *links, void *socket);
+links_link *links_add(node_links *links, core_link id);
+void links_mark_dirty(links_link *link);
+void links_end(links_link *link, core_link_end how);
+void links_free(links_link *link);
+
+/* --- links_in.c --------------------------------------------------------------------------------------------- */
+
+bool links_in_receive(node_links *links, core_link *link, zmq_msg_t *message);
+/* 1: sent, 0: not now, -1: never. */
+int links_in_send(links_link *link, zmq_msg_t *message);
+void links_in_forget(links_link *link);
+
+/* --- links_out.c -------------------------------------------------------------------------------------------- */
+
+bool links_out_receive(node_links *links, core_link *link, zmq_msg_t *message);
+int links_out_send(links_link *link, zmq_msg_t *message);
+void links_out_forget(links_link *link);
+void links_out_turn(links_link *link, uint64_t now);
+
+/* --- links_probe.c -------------------------------------------------------------------------------------------- */
+
+/* Asks the address whether anybody listens there. `lost`: the link ends with the answer. */
+void links_probe_begin(links_link *link, bool lost, uint64_t now);
+void links_probe_turn(links_link *link, uint64_t now);
+void links_probe_forget(links_link *link);
+
+/* --- links_zap.c ---------------------------------------------------------------------------------------------- */
+
+/* Before anything is bound. */
+bool links_zap_open(node_links *links);
+void links_zap_turn(node_links *links);
+bool links_monitor_open(node_links *links, void *socket, int events, void **monitor);
+/* The next event's kind and value; 0: none. */
+int links_monitor_next(void *monitor);
+void links_router_monitor_turn(node_links *links);
+/* Whether the key is allowed; a file that is in trouble is told. */
+bool links_key_allowed(node_links *links, const unsigned char key[NODE_KEY_BYTES]);
+
+#endif

@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The status of a node elsewhere. */
+#include <stdlib.h>
+#include <string.h>
+
+#include <sodium.h>
+
+#include "node/node_internal.h"
+
+enum { QUERY_MESSAGE_MAX = 256 << 20 };
+
+typedef struct query_job {
+    node_address address;
+    const char *text; /* of the address */
+    node_key_pair keys;
+    bool with_keys;
+    void *context, *socket, *monitor;
+    const char *trouble; /* what the connection is known to suffer from */
+    kvferry_report *report;
+} query_job;
+
+static bool set_int(void *socket, int option, int value)
+{
+    return zmq_setsockopt(socket, option, &value, sizeof(value)) == 0;
+}
+
+static bool open_socket(query_job *job)
+{
+    const int64_t most = QUERY_MESSAGE_MAX;
+    char text[NODE_ADDRESS_TEXT];
+    node_address plain = job->address;
+    plain.has_key = false;
+    node_address_format(&plain, NODE_ADDRESS_TCP, text);
+    job->context = zmq_ctx_new();
+    job->socket = job->context ? zmq_socket(job->context, ZMQ_DEALER) : NULL;
+    if (!job->socket || !set_int(job->socket, ZMQ_LINGER, 0) || !set_int(job->socket, ZMQ_IPV6, 1) ||
+        zmq_setsockopt(job->socket, ZMQ_MAXMSGSIZE, &most, sizeof(most)) != 0)
+        return false;
+    if (job->with_keys &&
+        (zmq_setsockopt(job->socket, ZMQ_CURVE_SERVERKEY, job->address.key, NODE_KEY_BYTES) != 0 ||
+         zmq_setsockopt(job->socket, ZMQ_CURVE_PUBLICKEY, job->keys.public_key, NODE_KEY_BYTES) != 0 ||
+         zmq_setsockopt(job->socket, ZMQ_CURVE_SECRETKEY, job->keys.secret, NODE_KEY_BYTES) != 0))
+        return false;
+    if (zmq_socket_monitor(job->socket, "inproc://monitor", ZMQ_EVENT_CLOSED | ZMQ_EVENT_DISCONNECTED |
+                                                                ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
+                                                                ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) != 0)
+        return false;
+    job->monitor = zmq_socket(job->context, ZMQ_PAIR);
+    return job->monitor && zmq_connect(job->monitor, "inproc://monitor") == 0 &&
+           zmq_connect(job->socket, text) == 0;
+}
+
+static void close_socket(query_job *job)
+{
+    if (job->monitor) {
+        zmq_socket_monitor(job->socket, NULL, 0);
+        zmq_close(job->monitor);
+    }
+    if (job->socket)
+        zmq_close(job->socket);
+    if (job->context)
+        zmq_ctx_term(job->context);
+}
+
+static void look_at_monitor(query_job *job)
+{
+    uint16_t event;
+    unsigned char head[8];
+    char address[8];
+    while (zmq_recv(job->monitor, head, sizeof(head), ZMQ_DONTWAIT) >= (int)sizeof(event)) {
+        memcpy(&event, head, sizeof(event));
+        zmq_recv(job->monitor, address, sizeof(address), ZMQ_DONTWAIT);
+        if (event == ZMQ_EVENT_CLOSED)
+            job->trouble = "no connection";
+        else if (event == ZMQ_EVENT_DISCONNECTED)
+            job->trouble = "a connection that was closed: perhaps its keys and yours do not fit";
+        else
+            job->trouble = "a connection that was refused: its keys and yours do not fit";
+    }
+}
+
+static kvferry_status send_question(query_job *job)
+{
+    wire_message message = {.type = WIRE_STATUS,
+                            .major = WIRE_MAJOR,
+                            .minor = WIRE_MINOR,
+                            .engine_id = "",
+                            .transfer_id = ""};
+    void *data;
+    size_t size;
+    kvferry_status status = wire_encode(&message, &data, &size);
+    if (status != KVFERRY_OK)
+        return status;
+    if (zmq_send(job->socket, data, size, ZMQ_DONTWAIT) < 0)
+        status = KVFERRY_IO;
+    free(data);
+    return status;
+}
+
+static void pass_reasons(const kvferry_report *from, kvferry_report *to)
+{
+    for (size_t i = 0; i < kvferry_report_count(from); i++) {
+        const kvferry_reason *reason = kvferry_report_get(from, i);
+        base_report_add(to, "status_refused", NULL, reason->expected, reason->found, "%s: %s", reason->code,
+                        reason->message);
+    }
+}
+
+/* KVFERRY_BUSY: it is no answer. */
+static kvferry_status read_answer(query_job *job, zmq_msg_t *data, char **text, size_t *size)
+{
+    wire_message message;
+    kvferry_status status = wire_decode(zmq_msg_data(data), zmq_msg_size(data), &message, job->report);
+    if (status == KVFERRY_OK && message.type == WIRE_STATUS_TEXT) {
+        *size = strlen(message.body.text);
+        *text = strdup(message.body.text);
+        status = *text ? KVFERRY_OK : KVFERRY_NO_MEMORY;
+    } else if (status == KVFERRY_OK && message.type == WIRE_ERROR) {
+        pass_reasons(message.reasons, job->report);
+        status = KVFERRY_REFUSED;
+    } else if (status == KVFERRY_OK) {
+        status = KVFERRY_BUSY;
+    }
+    wire_message_end(&message);
+    return status;
+}
+
+static kvferry_status await(query_job *job, uint64_t end, char **text, size_t *size)
+{
+    kvferry_status status = KVFERRY_BUSY;
+    while (status == KVFERRY_BUSY) {
+        uint64_t now = node_now();
+        zmq_pollitem_t items[] = {{job->socket, 0, ZMQ_POLLIN, 0}, {job->monitor, 0, ZMQ_POLLIN, 0}};
+        if (now >= end)
+            return KVFERRY_TIMEOUT;
+        zmq_poll(items, 2, (long)base_min(base_ceil_div(end - now, 1000000), 1000));
+        look_at_monitor(job);
+        zmq_msg_t data;
+        zmq_msg_init(&data);
+        if (zmq_msg_recv(&data, job->socket, ZMQ_DONTWAIT) >= 0)
+            status = read_answer(job, &data, text, size);
+        zmq_msg_close(&data);
+    }
+    return status;
+}
+
+static kvferry_status read_query(query_job *job, const char *key_file)
+{
+    bool open_to_others;
+    if (!node_address_parse(job->text, NODE_ADDRESS_TCP, &job->address, "address", job->report))
+        return KVFERRY_INVALID;
+    job->with_keys = key_file && *key_file;
+    if (job->with_keys != job->address.has_key) {
+        base_report_add(job->report, "address_key", &(base_where){.place = "address"},
+                        job->with_keys ? "an address with a key behind it" : "a key file, as the address has a key",
+                        base_format("\"%.200s\"", job->text), "the two sides cannot talk");
+        return KVFERRY_INVALID;
+    }
+    return job->with_keys ? node_key_pair_read(key_file, &job->keys, &open_to_others, job->report)
+                          : KVFERRY_OK;
+}
+
+kvferry_status kvferry_node_query(const char *address, const char *key_file, uint64_t timeout_ms, char **text,
+                                  size_t *size, kvferry_report *report)
+{
+    query_job job = {.text = address, .trouble = "no answer", .report = report};
+    uint64_t end;
+    if (!address || !text || !size)
+        return KVFERRY_INVALID;
+    if (!base_add(node_now(), node_ns(timeout_ms), &end))
+        end = UINT64_MAX;
+    kvferry_status status = read_query(&job, key_file);
+    if (status != KVFERRY_OK)
+        return status;
+    if (open_socket(&job)) {
+        status = send_question(&job);
+        if (status == KVFERRY_OK)
+            status = await(&job, end, text, size);
+    } else {
+        status = KVFERRY_IO;
+        job.trouble = zmq_strerror(zmq_errno());
+    }
+    if (status == KVFERRY_TIMEOUT || status == KVFERRY_IO)
+        base_report_add(report, "no_answer", &(base_where){.place = address}, "a node's status", job.trouble,
+                        "the node did not answer");
+    close_socket(&job);
+    sodium_memzero(&job.keys, sizeof(job.keys));
+    return status;
+}
