@@ -12,13 +12,13 @@ static bool set_int(void *socket, int option, int value)
     return zmq_setsockopt(socket, option, &value, sizeof(value)) == 0;
 }
 
-bool links_configure(node_links *links, void *socket)
+bool links_configure(node_links *links, void *socket, const node_address *address)
 {
     int64_t maximum = (int64_t)base_min(links->options.max_message_bytes, INT64_MAX);
     int silence = (int)base_min(links->options.silence_ms, INT32_MAX);
     int beat = silence / 3 ? silence / 3 : 1;
     return zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &maximum, sizeof(maximum)) == 0 &&
-           set_int(socket, ZMQ_IPV6, 1) && set_int(socket, ZMQ_SNDHWM, LINKS_HWM) &&
+           set_int(socket, ZMQ_IPV6, strchr(address->host, ':') != NULL) && set_int(socket, ZMQ_SNDHWM, LINKS_HWM) &&
            set_int(socket, ZMQ_RCVHWM, LINKS_HWM) && set_int(socket, ZMQ_LINGER, LINKS_LINGER_MS) &&
            set_int(socket, ZMQ_HANDSHAKE_IVL, 10000) && set_int(socket, ZMQ_HEARTBEAT_IVL, beat) &&
            set_int(socket, ZMQ_HEARTBEAT_TIMEOUT, silence) && set_int(socket, ZMQ_TCP_KEEPALIVE, 1);
@@ -54,11 +54,11 @@ static bool watch_socket(node_links *links, void *socket, node_watch *watch, voi
            node_watch_add(links->options.epoll, watch, fd, EPOLLIN, ready);
 }
 
-static bool open_router(node_links *links)
+static bool open_router(node_links *links, const node_address *listen)
 {
     links->router = zmq_socket(links->context, ZMQ_ROUTER);
     const node_key_pair *keys = links->options.keys;
-    return links->router && links_configure(links, links->router) &&
+    return links->router && links_configure(links, links->router, listen) &&
            set_int(links->router, ZMQ_ROUTER_MANDATORY, 1) && set_int(links->router, ZMQ_BACKLOG, 1024) &&
            (!keys || (set_int(links->router, ZMQ_CURVE_SERVER, 1) &&
                       zmq_setsockopt(links->router, ZMQ_CURVE_SECRETKEY, keys->secret, NODE_KEY_BYTES) == 0 &&
@@ -104,7 +104,7 @@ kvferry_status node_links_create(const node_links_options *options, const node_a
         int most = zmq_ctx_get(made->context, ZMQ_SOCKET_LIMIT);
         uint64_t wanted = 64 + 3 * (uint64_t)options->max_peers; /* a link is three sockets */
         zmq_ctx_set(made->context, ZMQ_MAX_SOCKETS, (int)base_min(wanted, (uint64_t)most));
-        if ((options->keys && !links_zap_open(made)) || !open_router(made))
+        if ((options->keys && !links_zap_open(made)) || !open_router(made, listen))
             status = refuse("listen_failed", "", "sockets", report);
     }
     made->router_dirty = made->router_monitor_dirty = true; /* what came before they were watched */

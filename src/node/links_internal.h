@@ -76,8 +76,8 @@ struct node_links {
 
 /* --- links.c ---------------------------------------------------------------------------------------------- */
 
-/* Options of every socket; curve ones apart. */
-bool links_configure(node_links *links, void *socket);
+/* Options of every socket to or at such an address; curve ones apart. */
+bool links_configure(node_links *links, void *socket, const node_address *address);
 links_link *links_add(node_links *links, core_link id);
 void links_mark_dirty(links_link *link);
 void links_end(links_link *link, core_link_end how);

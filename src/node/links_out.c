@@ -62,7 +62,7 @@ static void dial(links_link *link)
     plain.has_key = false;
     node_address_format(&plain, NODE_ADDRESS_TCP, text);
     link->dealer = zmq_socket(links->context, ZMQ_DEALER);
-    bool good = link->dealer && links_configure(links, link->dealer) && set_keys(link) &&
+    bool good = link->dealer && links_configure(links, link->dealer, &link->address) && set_keys(link) &&
                 zmq_setsockopt(link->dealer, ZMQ_RECONNECT_IVL, &reconnect, sizeof(int)) == 0 &&
                 zmq_setsockopt(link->dealer, ZMQ_RECONNECT_IVL_MAX, &reconnect_most, sizeof(int)) == 0 &&
                 zmq_setsockopt(link->dealer, ZMQ_CONNECT_TIMEOUT, &connect_timeout, sizeof(int)) == 0 &&

@@ -33,7 +33,7 @@ static bool open_socket(query_job *job)
     node_address_format(&plain, NODE_ADDRESS_TCP, text);
     job->context = zmq_ctx_new();
     job->socket = job->context ? zmq_socket(job->context, ZMQ_DEALER) : NULL;
-    if (!job->socket || !set_int(job->socket, ZMQ_LINGER, 0) || !set_int(job->socket, ZMQ_IPV6, 1) ||
+    if (!job->socket || !set_int(job->socket, ZMQ_LINGER, 0) || !set_int(job->socket, ZMQ_IPV6, strchr(text, '[') != NULL) ||
         zmq_setsockopt(job->socket, ZMQ_MAXMSGSIZE, &most, sizeof(most)) != 0)
         return false;
     if (job->with_keys &&

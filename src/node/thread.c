@@ -311,6 +311,12 @@ static void take_over_events(kvferry_node *node)
         node_metrics_count(&node->metrics, event);
         events->items[events->end++] = event;
     }
+}
+
+/* After all is published that who is woken may look at. */
+static void signal_events(kvferry_node *node)
+{
+    node_events *events = &node->events;
     bool any = events->end > events->first || core_events_waiting(node->core);
     uint64_t count = 1;
     if (any != events->signaled && (any ? write(node->events_fd, &count, sizeof(count))
@@ -327,6 +333,7 @@ void node_leave(kvferry_node *node)
     now.refused_keys += atomic_load(&node->refused_keys);
     now.events_waiting = node->events.end - node->events.first + core_events_waiting(node->core);
     node_metrics_publish(&node->metrics, &now);
+    signal_events(node);
     if (core_idle(node->core))
         pthread_cond_broadcast(&node->idle);
     pthread_mutex_unlock(&node->lock);

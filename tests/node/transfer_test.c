@@ -152,7 +152,7 @@ static void test_aborts_are_told(void **state)
     MUST(worker_ask(&decode, "a", "p", where, to, 14, report));
     kvferry_event_free(await_event(&decode, KVFERRY_EVENT_CONNECTED, ""));
     assert_int_equal(kvferry_node_abort(decode.node, KVFERRY_SIDE_DECODE, "a"), KVFERRY_OK);
-    expect_ended(&decode, "a", KVFERRY_OUTCOME_ABORTED, "aborted");
+    expect_ended(&decode, "a", KVFERRY_OUTCOME_ABORTED, "target_aborted");
     expect_released(&decode, "a");
     expect_ended(&prefill, "a", KVFERRY_OUTCOME_FAILED, "target_aborted");
     expect_released(&prefill, "a");
@@ -162,7 +162,7 @@ static void test_aborts_are_told(void **state)
     MUST(worker_ask(&decode, "b", "p", where, to, 14, report));
     assert_int_equal(kvferry_node_wait(decode.node, 50), KVFERRY_TIMEOUT);
     assert_int_equal(kvferry_node_abort(prefill.node, KVFERRY_SIDE_PREFILL, "b"), KVFERRY_OK);
-    expect_ended(&prefill, "b", KVFERRY_OUTCOME_ABORTED, "aborted");
+    expect_ended(&prefill, "b", KVFERRY_OUTCOME_ABORTED, "source_aborted");
     expect_ended(&decode, "b", KVFERRY_OUTCOME_FAILED, "source_aborted");
     expect_released(&decode, "b");
     worker_close(&decode);
