@@ -44,6 +44,14 @@ void core_channel_close(node_core *core, core_channel *channel)
 
 /* --- writes ------------------------------------------------------------------------------------------------ */
 
+/* Once the driver has seen what there is to be seen of it. */
+static void free_write(core_write *write)
+{
+    write->write_action.skip = write->cancel_action.skip = true;
+    core_action *last = write->cancel_action.queued ? &write->cancel_action : &write->write_action;
+    core_action_free(last, write->copies, write);
+}
+
 static core_write *make_write(node_core *core, core_member *member, core_channel *channel,
                               kvferry_copy *copies, size_t count)
 {
@@ -99,12 +107,6 @@ static void over(node_core *core, core_write *write, kvferry_status status, cons
     DL_DELETE(channel->writes, write);
     channel->copies -= write->count;
     core->statistics.queued_copies -= write->count;
-    write->write_action.skip = true;
-    write->cancel_action.skip = true;
-    if (write->cancel_action.queued)
-        core_action_free(&write->cancel_action, write->copies, write);
-    else
-        core_action_free(&write->write_action, write->copies, write);
     member->write = NULL;
     write->offer->writes--;
     if (status == KVFERRY_OK) {
@@ -115,6 +117,7 @@ static void over(node_core *core, core_write *write, kvferry_status status, cons
         core->statistics.copies[KVFERRY_SIDE_PREFILL] += write->count;
         core->statistics.bytes[KVFERRY_SIDE_PREFILL] += write->bytes;
     }
+    free_write(write);
     core_member_write_over(core, member, status, detail);
     while (channel->target && channel->queue && take_turn(core, channel)) {
     }
@@ -236,9 +239,7 @@ void core_channels_free(node_core *core)
     core_write *write, *next_write;
     HASH_ITER(hh, core->writes, write, next_write) {
         HASH_DEL(core->writes, write);
-        write->write_action.skip = write->cancel_action.skip = true;
-        core_action *last = write->cancel_action.queued ? &write->cancel_action : &write->write_action;
-        core_action_free(last, write->copies, write);
+        free_write(write);
     }
     core_channel *channel, *next;
     HASH_ITER(hh, core->channels, channel, next) {

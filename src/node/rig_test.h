@@ -48,7 +48,7 @@ typedef struct rig_node {
     bool cut;           /* messages to and from it are lost, links to it do not end */
     bool hold;          /* its writes wait for rig_finish */
     bool deaf_cancel;   /* its writes do not end when canceled */
-    bool gone;          /* killed; its host answers */
+    bool damaged;       /* its checksums are wrong */
     rig_write writes[RIG_WRITES];
     size_t write_count; /* all that were begun */
     uint64_t peers[256]; /* node by the core's peer number */
@@ -83,6 +83,7 @@ typedef struct rig {
     core_link next_in;
     /* Whether a message is lost; NULL: none. */
     bool (*loses)(struct rig *rig, size_t from, size_t to, wire_type type);
+    bool doubles;             /* every message arrives twice */
     size_t sent[WIRE_TYPES];  /* messages that were delivered */
     size_t log_lines;
     char last_line[1024];
@@ -100,11 +101,13 @@ static inline void rig_log(void *context, kvferry_log_level level, const char *l
     snprintf(r->last_line, sizeof(r->last_line), "%s", line);
 }
 
+/* The same on both sides; at a node whose memory is said to be damaged another one. */
 static inline kvferry_status rig_checksum(void *context, const kvferry_plan *plan, size_t source, size_t piece,
                                           kvferry_side side, const kvferry_request *request, uint64_t *value)
 {
-    (void)context, (void)plan, (void)side, (void)request;
-    *value = source * 1000 + piece;
+    const rig_node *node = context;
+    (void)plan, (void)side;
+    *value = source * 1000 + piece + request->target_tokens + node->damaged;
     return KVFERRY_OK;
 }
 
@@ -148,7 +151,6 @@ static inline void rig_birth(rig *r, size_t index)
     options.binding_size = sizeof(binding);
     options.log_context = r;
     options.checksum_context = node;
-    node->gone = false;
     assert_int_equal(core_create(&options, node->layout, r->now, &node->core, r->report), KVFERRY_OK);
 }
 
@@ -239,8 +241,6 @@ static inline size_t rig_at(rig *r, const char *address)
 static inline void rig_open(rig *r, size_t from, const core_effect *effect)
 {
     size_t to = rig_at(r, effect->address);
-    if (to != SIZE_MAX && (r->nodes[to].cut || r->nodes[from].cut))
-        return;
     if (to == SIZE_MAX || !r->nodes[to].core) {
         rig_post(r, (rig_letter){.to = from, .from = to, .life = r->nodes[from].life,
                                  .link = effect->link, .refused = true});
@@ -268,12 +268,15 @@ static inline void rig_send(rig *r, size_t from, const core_effect *effect)
         size_t to = out ? link->to : link->from;
         if (r->nodes[from].cut || r->nodes[to].cut || (r->loses && r->loses(r, from, to, type)))
             return;
-        r->sent[type]++;
-        void *data = malloc(effect->size);
-        assert_non_null(data);
-        memcpy(data, effect->data, effect->size);
-        rig_post(r, (rig_letter){.to = to, .from = from, .life = out ? link->to_life : link->from_life,
-                                 .link = out ? link->in : link->out, .data = data, .size = effect->size});
+        for (int copy = 0; copy < (r->doubles ? 2 : 1); copy++) {
+            r->sent[type]++;
+            void *data = malloc(effect->size);
+            assert_non_null(data);
+            memcpy(data, effect->data, effect->size);
+            rig_post(r, (rig_letter){.to = to, .from = from, .life = out ? link->to_life : link->from_life,
+                                     .link = out ? link->in : link->out, .data = data,
+                                     .size = effect->size});
+        }
         return;
     }
 }
@@ -346,10 +349,15 @@ static inline void rig_close(rig *r, size_t index, core_link number)
         bool in = link->to == index && link->to_life == r->nodes[index].life && link->in == number;
         if (!link->open || (!out && !in))
             continue;
+        if (in) { /* what comes over the connection from now on comes by another link */
+            link->in = r->next_in;
+            r->next_in += 2;
+            continue;
+        }
         link->open = false;
-        rig_post(r, (rig_letter){.to = out ? link->to : link->from, .from = index,
-                                 .life = out ? link->to_life : link->from_life,
-                                 .link = out ? link->in : link->out, .lost = true});
+        if (!r->nodes[index].cut && !r->nodes[link->to].cut)
+            rig_post(r, (rig_letter){.to = link->to, .from = index, .life = link->to_life, .link = link->in,
+                                     .lost = true});
     }
 }
 
@@ -461,7 +469,6 @@ static inline void rig_kill(rig *r, size_t index)
     rig_node *node = &r->nodes[index];
     core_free(node->core);
     node->core = NULL;
-    node->gone = true;
     memset(node->writes, 0, sizeof(node->writes));
     for (size_t i = 0; i < r->link_count; i++) {
         rig_link *link = &r->links[i];

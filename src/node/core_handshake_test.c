@@ -1,0 +1,323 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Handshakes: what fits, what is refused, who comes late, who comes again. */
+#include "node/rig_test.h"
+
+static void connect_to(rig *r, size_t d, size_t p)
+{
+    assert_int_equal(core_connect(r->nodes[d].core, r->nodes[p].shape.engine_id, r->nodes[p].address, r->now,
+                                  r->report), KVFERRY_OK);
+    rig_run(r);
+}
+
+static void expect_connected(rig *r, size_t d)
+{
+    rig_expect(r, d, KVFERRY_EVENT_CONNECTED, NULL, KVFERRY_OUTCOME_DONE, "");
+}
+
+static void expect_disconnected(rig *r, size_t d, const char *code)
+{
+    rig_expect(r, d, KVFERRY_EVENT_DISCONNECTED, NULL, KVFERRY_OUTCOME_FAILED, code);
+}
+
+static uint64_t peers_of(rig *r, size_t index)
+{
+    kvferry_node_statistics counts;
+    core_get_statistics(r->nodes[index].core, &counts);
+    return counts.peers;
+}
+
+static uint64_t refused_at(rig *r, size_t index)
+{
+    kvferry_node_statistics counts;
+    core_get_statistics(r->nodes[index].core, &counts);
+    return counts.refused;
+}
+
+static void an_engine_is_connected_by_any_of_its_workers(void **state)
+{
+    (void)state;
+    rig *r = rig_create();
+    size_t p = rig_engine(r, "prefill", 2, 2), d = rig_engine(r, "decode", 1, 1);
+    connect_to(r, d, p + 3);
+    expect_connected(r, d);
+    assert_int_equal(peers_of(r, d), 4);
+    assert_int_equal(peers_of(r, p + 2), 1);
+    connect_to(r, d, p); /* again: it is */
+    expect_connected(r, d);
+    assert_int_equal(peers_of(r, d), 4);
+    rig_free(r);
+}
+
+static void a_document_is_sent_once(void **state)
+{
+    (void)state;
+    rig *r = rig_create();
+    size_t p = rig_engine(r, "prefill", 1, 1), d = rig_engine(r, "decode", 4, 1);
+    size_t before = r->sent[WIRE_DOCUMENTS];
+    for (size_t i = d; i < d + 4; i++)
+        connect_to(r, i, p);
+    for (size_t i = d; i < d + 4; i++)
+        expect_connected(r, i);
+    /* p's to each of the four, and once the four documents of the decode engine to p */
+    assert_int_equal(r->sent[WIRE_DOCUMENTS] - before, 5);
+    rig_free(r);
+}
+
+static void caches_that_do_not_fit_are_refused_on_both_sides(void **state)
+{
+    (void)state;
+    rig *r = rig_create();
+    size_t p = rig_engine(r, "prefill", 1, 1);
+    size_t d = rig_engine_of(r, &(rig_shape){.engine_id = "decode", .tps = 2, .pps = 1, .dtype = "float16"});
+    connect_to(r, d, p);
+    expect_disconnected(r, d, "dtype_differs");
+    assert_int_equal(refused_at(r, d), 1);
+    assert_int_equal(refused_at(r, p), 1);
+    assert_int_equal(peers_of(r, p), 0);
+    assert_int_equal(rig_ask(r, d + 1, "t", p, 1, 4), KVFERRY_OK);
+    rig_expect_end(r, d + 1, "t", KVFERRY_OUTCOME_FAILED, "dtype_differs");
+    rig_expect_released(r, d + 1, "t", KVFERRY_OUTCOME_FAILED, "dtype_differs");
+    assert_int_equal(r->nodes[p].write_count, 0);
+    rig_free(r);
+}
+
+static void another_transfer_engine_is_refused(void **state)
+{
+    (void)state;
+    rig *r = rig_create();
+    size_t p = rig_engine(r, "prefill", 1, 1);
+    r->options.engine = "ucx";
+    size_t d = rig_engine(r, "decode", 1, 1);
+    connect_to(r, d, p);
+    expect_disconnected(r, d, "transfer_engine_differs");
+    assert_int_equal(refused_at(r, p), 1);
+    rig_free(r);
+}
+
+static void another_engine_at_the_place_is_named(void **state)
+{
+    (void)state;
+    rig *r = rig_create();
+    size_t p = rig_engine(r, "prefill", 1, 1), d = rig_engine(r, "decode", 1, 1);
+    assert_int_equal(core_connect(r->nodes[d].core, "other", r->nodes[p].address, r->now, r->report), KVFERRY_OK);
+    expect_disconnected(r, d, "engine_id_differs");
+    assert_int_equal(core_connect(r->nodes[d].core, "", r->nodes[p].address, r->now, r->report), KVFERRY_OK);
+    expect_connected(r, d);
+    kvferry_report_clear(r->report);
+    assert_int_equal(core_connect(r->nodes[d].core, "other", "", r->now, r->report), KVFERRY_REFUSED);
+    assert_true(rig_reports(r, "peer_unknown"));
+    rig_free(r);
+}
+
+static void an_incomplete_engine_is_waited_for(void **state)
+{
+    (void)state;
+    rig *r = rig_create();
+    size_t p = rig_worker(r, &(rig_shape){.engine_id = "prefill", .tps = 2, .pps = 1});
+    size_t d = rig_engine(r, "decode", 1, 1);
+    connect_to(r, d, p);
+    rig_wait(r, 2000);
+    rig_quiet(r, d);
+    size_t second = rig_worker(r, &(rig_shape){.engine_id = "prefill", .tp = 1, .tps = 2, .pps = 1});
+    assert_int_equal(core_set_leader(r->nodes[second].core, r->nodes[p].address, r->now, NULL), KVFERRY_OK);
+    rig_wait(r, RIG_RETRY_MS + 1);
+    expect_connected(r, d);
+    assert_int_equal(peers_of(r, d), 2);
+    rig_free(r);
+}
+
+static void a_handshake_that_cannot_end_ends_in_time(void **state)
+{
+    (void)state;
+    rig *r = rig_create();
+    size_t p = rig_worker(r, &(rig_shape){.engine_id = "prefill", .tps = 2, .pps = 1});
+    size_t d = rig_engine(r, "decode", 1, 1);
+    connect_to(r, d, p);
+    rig_wait(r, RIG_CONNECT_MS - 1);
+    assert_int_equal(r->nodes[d].event_count, 0);
+    rig_wait(r, 1);
+    expect_disconnected(r, d, "connect_timeout");
+    rig_kill(r, p);
+    connect_to(r, d, p); /* nobody there */
+    rig_wait(r, RIG_CONNECT_MS);
+    expect_disconnected(r, d, "connect_timeout");
+    rig_free(r);
+}
+
+static void a_decode_engine_that_is_not_complete_waits_too(void **state)
+{
+    (void)state;
+    rig *r = rig_create();
+    size_t p = rig_engine(r, "prefill", 1, 1);
+    size_t d = rig_worker(r, &(rig_shape){.engine_id = "decode", .tps = 2, .pps = 1});
+    connect_to(r, d, p);
+    rig_wait(r, 1000);
+    assert_int_equal(r->nodes[d].event_count, 0);
+    size_t second = rig_worker(r, &(rig_shape){.engine_id = "decode", .tp = 1, .tps = 2, .pps = 1});
+    assert_int_equal(core_set_leader(r->nodes[second].core, r->nodes[d].address, r->now, NULL), KVFERRY_OK);
+    rig_run(r);
+    expect_connected(r, d);
+    rig_free(r);
+}
+
+static void siblings_that_do_not_belong_are_refused(void **state)
+{
+    (void)state;
+    rig *r = rig_create();
+    size_t p = rig_worker(r, &(rig_shape){.engine_id = "prefill", .tps = 2, .pps = 1});
+    size_t other = rig_worker(r, &(rig_shape){.engine_id = "other", .tp = 1, .tps = 2, .pps = 1});
+    size_t wide = rig_worker(r, &(rig_shape){.engine_id = "prefill", .tp = 1, .tps = 4, .pps = 1});
+    core_set_leader(r->nodes[other].core, r->nodes[p].address, r->now, NULL);
+    core_set_leader(r->nodes[wide].core, r->nodes[p].address, r->now, NULL);
+    rig_run(r);
+    assert_int_equal(refused_at(r, p), 2);
+    size_t astray = rig_worker(r, &(rig_shape){.engine_id = "prefill", .tp = 1, .tps = 2, .pps = 1});
+    core_set_leader(r->nodes[astray].core, r->nodes[wide].address, r->now, NULL);
+    rig_run(r);
+    assert_int_equal(refused_at(r, wide), 2); /* what its leader said, and what it says itself */
+    rig_free(r);
+}
+
+static void a_restarted_sibling_makes_another_roster(void **state)
+{
+    (void)state;
+    rig *r = rig_create();
+    size_t p = rig_engine(r, "prefill", 2, 1), d = rig_engine(r, "decode", 1, 1);
+    connect_to(r, d, p);
+    expect_connected(r, d);
+    rig_kill(r, p + 1);
+    rig_run(r);
+    rig_birth(r, p + 1);
+    core_set_leader(r->nodes[p + 1].core, r->nodes[p].address, r->now, NULL);
+    rig_wait(r, 2 * RIG_RETRY_MS);
+    expect_disconnected(r, d, "incarnation");
+    assert_int_equal(rig_offer(r, p, "t", 5, 8, KVFERRY_READY), KVFERRY_OK);
+    assert_int_equal(rig_offer(r, p + 1, "t", 5, 8, KVFERRY_READY), KVFERRY_OK);
+    assert_int_equal(rig_ask(r, d, "t", p, 1, 8), KVFERRY_OK);
+    rig_wait(r, 10);
+    rig_expect_done(r, d, "t");
+    rig_free(r);
+}
+
+static void a_lost_leader_is_found_again(void **state)
+{
+    (void)state;
+    rig *r = rig_create();
+    size_t p = rig_engine(r, "prefill", 2, 1), d = rig_engine(r, "decode", 1, 1);
+    rig_kill(r, p);
+    rig_wait(r, 2000);
+    rig_birth(r, p);
+    rig_wait(r, 2 * RIG_SILENCE_MS);
+    connect_to(r, d, p);
+    rig_wait(r, RIG_CONNECT_MS);
+    expect_connected(r, d);
+    assert_int_equal(peers_of(r, d), 2);
+    rig_free(r);
+}
+
+static void addresses_are_looked_up(void **state)
+{
+    (void)state;
+    rig *r = rig_create();
+    size_t p = rig_engine(r, "prefill", 1, 1), d = rig_engine(r, "decode", 1, 1);
+    node_core *core = r->nodes[d].core;
+    core_effect effect;
+    assert_int_equal(core_connect(core, "prefill", "http://127.0.0.1:80", r->now, NULL), KVFERRY_OK);
+    assert_true(core_next_effect(core, &effect));
+    assert_int_equal(effect.kind, CORE_RESOLVE);
+    assert_string_equal(effect.address, "http://127.0.0.1:80");
+    assert_string_equal(effect.engine_id, "prefill");
+    const char *addresses[] = {"tcp://127.0.0.1:1", r->nodes[p].address}; /* nobody is at the first */
+    core_resolved(core, effect.query, KVFERRY_OK, "prefill", addresses, 2, NULL, r->now);
+    rig_run(r);
+    expect_connected(r, d);
+    core_resolved(core, effect.query, KVFERRY_OK, "prefill", addresses, 2, NULL, r->now); /* once more: late */
+    assert_int_equal(core_connect(core, "third", "file:/nowhere", r->now, NULL), KVFERRY_OK);
+    assert_true(core_next_effect(core, &effect));
+    core_resolved(core, effect.query, KVFERRY_IO, "", NULL, 0, NULL, r->now);
+    expect_disconnected(r, d, "address_unknown");
+    rig_free(r);
+}
+
+/* Two of five. */
+static bool loses_many(rig *r, size_t from, size_t to, wire_type type)
+{
+    (void)from, (void)to, (void)type;
+    r->seed = r->seed * 6364136223846793005u + 1442695040888963407u;
+    return (r->seed >> 33) % 5 < 2;
+}
+
+static void lost_messages_are_made_good(void **state)
+{
+    (void)state;
+    rig *r = rig_create();
+    r->loses = loses_many;
+    r->options.connect_ns = 60000 * RIG_MS;
+    r->options.silence_ns = 20000 * RIG_MS;
+    size_t p = rig_engine(r, "prefill", 2, 1), d = rig_engine(r, "decode", 2, 1);
+    for (size_t i = p; i < p + 2; i++)
+        assert_int_equal(rig_offer(r, i, "t", 5, 8, KVFERRY_READY), KVFERRY_OK);
+    for (size_t i = d; i < d + 2; i++)
+        assert_int_equal(rig_ask(r, i, "t", p, 1, 8), KVFERRY_OK);
+    rig_wait(r, 19000);
+    for (size_t i = p; i < d + 2; i++)
+        rig_expect_done(r, i, "t");
+    rig_free(r);
+}
+
+static void too_many_peers_are_refused(void **state)
+{
+    (void)state;
+    rig *r = rig_create();
+    r->options.max_peers = 1;
+    size_t p = rig_engine(r, "prefill", 1, 1);
+    size_t a = rig_engine(r, "a", 1, 1), b = rig_engine(r, "b", 1, 1);
+    connect_to(r, a, p);
+    expect_connected(r, a);
+    connect_to(r, b, p);
+    expect_disconnected(r, b, "too_many_peers");
+    rig_kill(r, a);
+    rig_wait(r, 2 * RIG_SILENCE_MS);
+    connect_to(r, b, p);
+    expect_connected(r, b);
+    rig_free(r);
+}
+
+static void a_refused_peer_is_logged_once_and_counted_always(void **state)
+{
+    (void)state;
+    rig *r = rig_create();
+    r->options.log_level = KVFERRY_LOG_WARNING;
+    size_t p = rig_engine(r, "prefill", 1, 1);
+    r->options.log = NULL;
+    size_t d = rig_engine_of(r, &(rig_shape){.engine_id = "decode", .tps = 1, .pps = 1, .dtype = "float16"});
+    for (int i = 0; i < 3; i++) {
+        connect_to(r, d, p);
+        expect_disconnected(r, d, "dtype_differs");
+    }
+    assert_int_equal(refused_at(r, p), 3);
+    assert_int_equal(r->log_lines, 1);
+    rig_free(r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_engine_is_connected_by_any_of_its_workers),
+        cmocka_unit_test(a_document_is_sent_once),
+        cmocka_unit_test(caches_that_do_not_fit_are_refused_on_both_sides),
+        cmocka_unit_test(another_transfer_engine_is_refused),
+        cmocka_unit_test(another_engine_at_the_place_is_named),
+        cmocka_unit_test(an_incomplete_engine_is_waited_for),
+        cmocka_unit_test(a_handshake_that_cannot_end_ends_in_time),
+        cmocka_unit_test(a_decode_engine_that_is_not_complete_waits_too),
+        cmocka_unit_test(siblings_that_do_not_belong_are_refused),
+        cmocka_unit_test(a_restarted_sibling_makes_another_roster),
+        cmocka_unit_test(a_lost_leader_is_found_again),
+        cmocka_unit_test(addresses_are_looked_up),
+        cmocka_unit_test(lost_messages_are_made_good),
+        cmocka_unit_test(too_many_peers_are_refused),
+        cmocka_unit_test(a_refused_peer_is_logged_once_and_counted_always),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
