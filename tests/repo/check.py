@@ -237,7 +237,7 @@ def layers():
 
 def readmes():
     """Every folder with sources says in a README what it is."""
-    folders = {"docs", "examples", "man", "models", "scripts", "src", "tests", "tools"}
+    folders = {"bindings", "docs", "examples", "man", "models", "scripts", "src", "tests", "tools"}
     for parent in ("src", "tests"):
         for path in files(under=parent):
             parts = path.split("/")

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Why something was refused: every reason, as include/kvferry/report.h has it."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+from kvferry import _library
+
+
+@dataclass(frozen=True)
+class Reason:
+    """One reason. Strings are "" where they do not apply; docs/reasons.md lists the codes."""
+
+    code: str
+    message: str
+    worker: str = ""
+    layer: str = ""
+    stream: str = ""
+    axis: str = ""
+    place: str = ""
+    expected: str = ""
+    found: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.message}"
+
+
+class Error(Exception):
+    """A call of the library that failed: `status` is the status's name, e.g. "no_space"."""
+
+    def __init__(self, message: str, status: str = "") -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Refused(Error):
+    """The input cannot be served (status "refused") or read ("malformed"), with all reasons.
+
+    `dropped` counts reasons beyond those that a report keeps.
+    """
+
+    def __init__(self, reasons: Sequence[Reason], status: str = "refused", dropped: int = 0) -> None:
+        self.reasons = tuple(reasons)
+        self.dropped = dropped
+        lines = [str(reason) for reason in self.reasons]
+        if dropped:
+            lines.append(f"and {dropped} more")
+        super().__init__("\n".join(lines) or status, status)
+
+    @property
+    def codes(self) -> frozenset[str]:
+        return frozenset(reason.code for reason in self.reasons)
+
+
+class Report:
+    """A report of the library, for one call."""
+
+    def __init__(self) -> None:
+        self._library = _library.library()
+        self.handle = ctypes.c_void_p()
+        if self._library.kvferry_report_create(ctypes.byref(self.handle)) != _library.OK:
+            raise MemoryError("kvferry: no memory for a report")
+
+    def __enter__(self) -> Report:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._library.kvferry_report_free(self.handle)
+
+    def reasons(self) -> list[Reason]:
+        found = []
+        for index in range(self._library.kvferry_report_count(self.handle)):
+            reason = self._library.kvferry_report_get(self.handle, index).contents
+            found.append(Reason(**{field.name: _library.text(getattr(reason, field.name)) for field in fields(Reason)}))
+        return found
+
+    def check(self, status: int) -> None:
+        """Raises what the status of a call with this report says, if it is not "ok"."""
+        if status in (_library.REFUSED, _library.MALFORMED):
+            name = _library.text(self._library.kvferry_status_name(status))
+            raise Refused(self.reasons(), name, self._library.kvferry_report_dropped(self.handle))
+        check(status)
+
+
+def check(status: int) -> None:
+    """Raises MemoryError or Error if the status of a call is not "ok"."""
+    if status == _library.OK:
+        return
+    library = _library.library()
+    sentence = _library.text(library.kvferry_status_describe(status))
+    if status == _library.NO_MEMORY:
+        raise MemoryError(f"kvferry: {sentence}")
+    raise Error(f"kvferry: {sentence}", _library.text(library.kvferry_status_name(status)))
