@@ -29,30 +29,32 @@ class Reason:
 
 
 class Error(Exception):
-    """A call of the library that failed: `status` is the status's name, e.g. "no_space"."""
+    """A call of the library that failed: `status` is the status's name, e.g. "no_space", with what reasons there
+    are. `dropped` counts reasons beyond those that a report keeps."""
 
-    def __init__(self, message: str, status: str = "") -> None:
+    def __init__(self, message: str, status: str = "", reasons: Sequence[Reason] = (), dropped: int = 0) -> None:
         super().__init__(message)
         self.status = status
-
-
-class Refused(Error):
-    """The input cannot be served (status "refused") or read ("malformed"), with all reasons.
-
-    `dropped` counts reasons beyond those that a report keeps.
-    """
-
-    def __init__(self, reasons: Sequence[Reason], status: str = "refused", dropped: int = 0) -> None:
         self.reasons = tuple(reasons)
         self.dropped = dropped
-        lines = [str(reason) for reason in self.reasons]
-        if dropped:
-            lines.append(f"and {dropped} more")
-        super().__init__("\n".join(lines) or status, status)
 
     @property
     def codes(self) -> frozenset[str]:
         return frozenset(reason.code for reason in self.reasons)
+
+
+class Refused(Error):
+    """The input cannot be served (status "refused") or read ("malformed")."""
+
+
+def reasons_of(report: int | ctypes.c_void_p | None) -> list[Reason]:
+    """All reasons of a report of the library."""
+    library = _library.library()
+    found = []
+    for index in range(library.kvferry_report_count(report)):
+        reason = library.kvferry_report_get(report, index).contents
+        found.append(Reason(**{field.name: _library.text(getattr(reason, field.name)) for field in fields(Reason)}))
+    return found
 
 
 class Report:
@@ -70,27 +72,25 @@ class Report:
     def __exit__(self, *_: object) -> None:
         self._library.kvferry_report_free(self.handle)
 
-    def reasons(self) -> list[Reason]:
-        found = []
-        for index in range(self._library.kvferry_report_count(self.handle)):
-            reason = self._library.kvferry_report_get(self.handle, index).contents
-            found.append(Reason(**{field.name: _library.text(getattr(reason, field.name)) for field in fields(Reason)}))
-        return found
-
     def check(self, status: int) -> None:
         """Raises what the status of a call with this report says, if it is not "ok"."""
-        if status in (_library.REFUSED, _library.MALFORMED):
-            name = _library.text(self._library.kvferry_status_name(status))
-            raise Refused(self.reasons(), name, self._library.kvferry_report_dropped(self.handle))
-        check(status)
+        reasons = reasons_of(self.handle) if status != _library.OK else []
+        if not reasons:
+            check(status)
+            return
+        dropped = self._library.kvferry_report_dropped(self.handle)
+        lines = [str(reason) for reason in reasons] + ([f"and {dropped} more"] if dropped else [])
+        kind = Refused if status in (_library.REFUSED, _library.MALFORMED) else Error
+        raise kind("\n".join(lines), _library.text(self._library.kvferry_status_name(status)), reasons, dropped)
 
 
 def check(status: int) -> None:
-    """Raises MemoryError or Error if the status of a call is not "ok"."""
+    """Raises MemoryError, Refused or Error if the status of a call is not "ok"."""
     if status == _library.OK:
         return
     library = _library.library()
     sentence = _library.text(library.kvferry_status_describe(status))
     if status == _library.NO_MEMORY:
         raise MemoryError(f"kvferry: {sentence}")
-    raise Error(f"kvferry: {sentence}", _library.text(library.kvferry_status_name(status)))
+    kind = Refused if status in (_library.REFUSED, _library.MALFORMED) else Error
+    raise kind(f"kvferry: {sentence}", _library.text(library.kvferry_status_name(status)))
