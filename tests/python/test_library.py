@@ -29,7 +29,7 @@ def test_version_is_the_headers():
 
 def test_import_loads_no_library_no_torch_no_vllm():
     code = (
-        "import sys, kvferry, kvferry.model\n"
+        "import sys, kvferry, kvferry.model, kvferry.vllm.layout\n"
         "loaded = {'torch', 'vllm', 'numpy'} & set(sys.modules)\n"
         "assert not loaded, loaded\n"
         "maps = open('/proc/self/maps').read()\n"

@@ -46,6 +46,11 @@ class Error(Exception):
 class Refused(Error):
     """The input cannot be served (status "refused") or read ("malformed")."""
 
+    @classmethod
+    def of(cls, reasons: Sequence[Reason]) -> Refused:
+        """With these reasons, found in Python."""
+        return cls("\n".join(str(reason) for reason in reasons), "refused", reasons)
+
 
 def reasons_of(report: int | ctypes.c_void_p | None) -> list[Reason]:
     """All reasons of a report of the library."""
