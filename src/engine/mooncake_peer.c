@@ -91,12 +91,20 @@ static uint64_t now_ns(void)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-/* What is out of one peer, or of all (NULL) ends as long as it moves on; false: it does not. */
-static bool settle(mooncake_engine *engine, const mooncake_peer *peer)
+static bool others_are_out(const mooncake_engine *engine, const mooncake_peer *peer)
+{
+    for (const mooncake_peer *other = engine->peers; other; other = other->next)
+        if (other != peer && other->outstanding)
+            return true;
+    return false;
+}
+
+/* Lets what is out to the peer, or to all others, end as long as it moves on; false: it does not. */
+static bool settle(mooncake_engine *engine, const mooncake_peer *peer, bool others)
 {
     const struct timespec pause = {.tv_nsec = 20000};
     uint64_t end = now_ns() + settling_ns;
-    while (peer ? peer->outstanding != 0 : engine->out != NULL) {
+    while (others ? others_are_out(engine, peer) : peer->outstanding != 0) {
         if (mooncake_progress_all(engine))
             end = now_ns() + settling_ns;
         else if (now_ns() >= end)
@@ -110,7 +118,7 @@ static bool settle(mooncake_engine *engine, const mooncake_peer *peer)
 /* Nothing leaves an instance that is gone. What others had in it goes with it, if it does not end. */
 static void tear_down(mooncake_engine *engine, const mooncake_peer *peer)
 {
-    settle(engine, NULL);
+    settle(engine, peer, true);
     engine->api->destroy(engine->initiator);
     engine->initiator = NULL;
     for (mooncake_peer *other = engine->peers; other; other = other->next)
@@ -136,7 +144,7 @@ void mooncake_peer_close(void *self, void *peer)
 {
     mooncake_engine *engine = self;
     mooncake_peer *gone = peer;
-    if (!settle(engine, gone))
+    if (!settle(engine, gone, false))
         tear_down(engine, gone);
     if (gone->open && !is_shared(engine, gone))
         engine->api->close(engine->initiator, gone->id);
