@@ -1,37 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recorded caches of vLLM 0.32: what the mapping makes of them is what the C library derives."""
 
-from dataclasses import replace
 from math import prod
 
 import pytest
 import recorded
+from same import check_equal
 
 from kvferry.model import derive
 from kvferry.vllm.layout import describe
 
 DERIVED = [name for name in recorded.names() if not recorded.Case(name).needs]
 OTHERS = [name for name in recorded.names() if recorded.Case(name).needs]
-
-
-def by_name(layout):
-    """Streams by layer and name; their groups by number, since names are local to a document."""
-    groups = [group.name for group in layout.groups]
-    streams = {(one.layer, one.name): replace(one, group=str(groups.index(one.group))) for one in layout.streams}
-    assert len(streams) == len(layout.streams)
-    return streams
-
-
-def check_equal(found, expected):
-    assert [replace(group, name="") for group in found.groups] == [replace(group, name="") for group in expected.groups]
-    assert found.segments == expected.segments
-    assert found.worker == expected.worker
-    mine, theirs = by_name(found), by_name(expected)
-    assert set(mine) == set(theirs)
-    for key, stream in mine.items():
-        axes = {axis.name: axis for axis in stream.axes}
-        assert axes == {axis.name: axis for axis in theirs[key].axes}, key
-        assert replace(stream, axes=()) == replace(theirs[key], axes=()), key
 
 
 def test_enough_is_recorded():

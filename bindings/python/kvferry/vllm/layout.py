@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layout documents of vLLM workers, from what a live worker hands to its connector; docs/vllm.md."""
+"""Layout documents of vLLM workers, from what a live worker hands to its connector.
+
+    python -m kvferry.vllm.layout --model DIR -tp 2 -pp 2
+
+prints those of every worker without weights and without a GPU; docs/vllm.md says how.
+"""
 
 from __future__ import annotations
 
@@ -248,3 +253,9 @@ def write_layout(layout: Layout, folder: str | os.PathLike[str] | None = None) -
     os.chmod(file.name, 0o644)
     os.replace(file.name, path)
     return path
+
+
+if __name__ == "__main__":
+    from kvferry.vllm._offline import main
+
+    raise SystemExit(main())
