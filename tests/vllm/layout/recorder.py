@@ -19,7 +19,9 @@ from kvferry.vllm.layout import document_from_vllm, write_layout
 class LayoutRecorder(KVConnectorBase_V1, SupportsHMA):
     def register_kv_caches(self, kv_caches):
         found = document_from_vllm(self._vllm_config, self._kv_cache_config, kv_caches, "live")
-        storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in kv_caches.values()}
+        storages = {
+            tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in kv_caches.values()
+        }
         path = write_layout(found.layout)
         said = {
             "segments": [[one.address, one.bytes] for one in found.segments],
