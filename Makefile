@@ -8,7 +8,7 @@ TEST_ARGS ?=
 DEMO_ARGS ?=
 BENCH_ARGS ?=
 
-.PHONY: build help dependencies demo test test-long sanitize fuzz bench valgrind install format clean
+.PHONY: build help dependencies demo test test-long test-wheel sanitize fuzz bench valgrind install format clean
 
 build: dependencies ## the library and the command (in build/)
 	@cmake --preset default -DCMAKE_INSTALL_PREFIX=$(PREFIX) --log-level=WARNING
@@ -28,6 +28,10 @@ test: build ## the tests, in a few minutes
 
 test-long: build ## a million random plans, by the name of random_million
 	ctest --preset long --parallel $(JOBS) $(TEST_ARGS)
+
+test-wheel: build ## builds the Python package, installs it somewhere and uses it
+	scripts/install-dependencies build wheel
+	ctest --preset wheel $(TEST_ARGS)
 
 sanitize: ## the tests under address, undefined-behaviour and thread sanitizers
 	scripts/install-dependencies build clang

@@ -59,3 +59,9 @@ endforeach()
 install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR} FILES_MATCHING PATTERN *.md)
 install(FILES README.md LICENSE CHANGELOG.md CONTRIBUTING.md SECURITY.md
         DESTINATION ${CMAKE_INSTALL_DOCDIR})
+
+# The wheel: the library alone, in one file, beside the Python modules.
+if(SKBUILD)
+  install(FILES $<TARGET_FILE:kvferry_shared> DESTINATION kvferry RENAME libkvferry.so
+          COMPONENT python)
+endif()

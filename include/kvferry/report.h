@@ -37,6 +37,10 @@ KVFERRY_API kvferry_status kvferry_report_create(kvferry_report **report);
 /* Frees the report and all its strings; NULL is fine. */
 KVFERRY_API void kvferry_report_free(kvferry_report *report);
 
+/* Adds a reason with a code and a message, both copied: the words of a caller's own engine, in the report that
+ * its function was given. A NULL report, or one that is full or out of memory, is fine. */
+KVFERRY_API void kvferry_report_add(kvferry_report *report, const char *code, const char *message);
+
 /* Forgets all reasons. */
 KVFERRY_API void kvferry_report_clear(kvferry_report *report);
 

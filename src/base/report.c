@@ -32,6 +32,11 @@ void kvferry_report_free(kvferry_report *report)
     free(report);
 }
 
+void kvferry_report_add(kvferry_report *report, const char *code, const char *message)
+{
+    base_report_add(report, code, NULL, NULL, NULL, "%s", message ? message : "");
+}
+
 void kvferry_report_clear(kvferry_report *report)
 {
     if (!report)

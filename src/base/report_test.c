@@ -64,6 +64,21 @@ static void test_copies_as_it_is(void **state)
     kvferry_report_free(to);
 }
 
+static void test_takes_a_callers_own_words(void **state)
+{
+    (void)state;
+    kvferry_report *report = NULL;
+    assert_int_equal(kvferry_report_create(&report), KVFERRY_OK);
+    kvferry_report_add(report, "engine", "queue 7%s is full");
+    kvferry_report_add(report, NULL, NULL);
+    kvferry_report_add(NULL, "engine", "nobody reads this");
+    assert_int_equal(kvferry_report_count(report), 2);
+    assert_string_equal(kvferry_report_get(report, 0)->code, "engine");
+    assert_string_equal(kvferry_report_get(report, 0)->message, "queue 7%s is full");
+    assert_string_equal(kvferry_report_get(report, 1)->message, "");
+    kvferry_report_free(report);
+}
+
 static void test_is_utf8_whatever_comes(void **state)
 {
     (void)state;
@@ -135,6 +150,7 @@ int main(void)
         cmocka_unit_test(test_keeps_every_field),
         cmocka_unit_test(test_counts_what_it_cannot_keep),
         cmocka_unit_test(test_copies_as_it_is),
+        cmocka_unit_test(test_takes_a_callers_own_words),
         cmocka_unit_test(test_is_utf8_whatever_comes),
         cmocka_unit_test(test_utf8_anywhere),
         cmocka_unit_test(test_status_table),

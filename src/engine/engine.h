@@ -102,5 +102,6 @@ bool engine_peer_pump(kvferry_peer *peer);
 /* The implementations of this build. */
 extern const kvferry_engine_ops engine_memory_ops;
 extern const kvferry_engine_ops engine_ucx_ops;
+extern const kvferry_engine_ops engine_mooncake_ops;
 
 #endif

@@ -47,7 +47,7 @@ typedef struct pair_setup {
     unsigned peers;  /* 0 counts as 1 */
 } pair_setup;
 
-enum { PAIR_PEERS = 4 };
+enum { PAIR_PEERS = 4, MIB = 1024 * 1024 };
 
 typedef struct pair_peer {
     pid_t pid;

@@ -5,39 +5,7 @@
 #include <stddef.h>
 #include <cmocka.h>
 
-#include "engine/pair_test.h"
-
-enum { MIB = 1024 * 1024, SEGMENT = 16 * MIB };
-
-static const kvferry_copy everything = {.bytes = SEGMENT};
-
-static void kill_peer(pair_world *pair, unsigned index)
-{
-    int status;
-    PAIR_CHECK(kill(pair->peers[index].pid, SIGKILL) == 0);
-    PAIR_CHECK(waitpid(pair->peers[index].pid, &status, 0) == pair->peers[index].pid);
-    pair->peers[index].pid = 0;
-}
-
-static void progress_until_moving(pair_world *pair, const kvferry_transfer *transfer)
-{
-    const kvferry_transfer_state *is = kvferry_transfer_get(transfer);
-    while (is->status == KVFERRY_BUSY && is->bytes_done == 0)
-        kvferry_engine_progress(pair->engine, NULL);
-    PAIR_EQUAL(is->status, KVFERRY_BUSY);
-}
-
-/* The peer still answers, and what is written to it arrives. */
-static void check_alive(pair_world *pair, unsigned index, uint64_t seed)
-{
-    const kvferry_copy copy = {.target_offset = 77, .bytes = MIB};
-    kvferry_peer *peer = pair_connect(pair, index);
-    pair_fill(pair->memory, MIB, seed);
-    PAIR_EQUAL(pair_finish(pair, pair_begin(pair, peer, KVFERRY_WRITE, &copy, 1, 0)), KVFERRY_OK);
-    pair_command(pair, index, 'd');
-    PAIR_CHECK(memcmp(pair->peers[index].window + 77, pair->memory, MIB) == 0);
-    kvferry_peer_close(peer);
-}
+#include "engine/pair_faults_test.h"
 
 static void run_each(void (*body)(pair_world *), unsigned peers, bool allocated)
 {
@@ -45,7 +13,7 @@ static void run_each(void (*body)(pair_world *), unsigned peers, bool allocated)
     for (size_t i = 0; i < 3; i++) {
         const pair_setup setup = {.engine = "ucx",
                                   .transport = transports[i],
-                                  .bytes = SEGMENT,
+                                  .bytes = FAULTS_SEGMENT,
                                   .allocated = allocated,
                                   .peers = peers};
         int result = pair_run(&setup, body);
@@ -54,45 +22,10 @@ static void run_each(void (*body)(pair_world *), unsigned peers, bool allocated)
     }
 }
 
-/* One of two dies under way: its transfer ends as lost, the other's goes on. */
-static void body_killed(pair_world *pair)
-{
-    kvferry_peer *peer = pair_connect(pair, 0), *other = pair_connect(pair, 1);
-    kvferry_copy twice[64];
-    for (size_t i = 0; i < 64; i++)
-        twice[i] = everything;
-    kvferry_transfer *transfer = pair_begin(pair, peer, KVFERRY_WRITE, twice, 64, 0);
-    progress_until_moving(pair, transfer);
-    kvferry_transfer *beside = pair_begin(pair, other, KVFERRY_WRITE, &everything, 1, 0);
-    kill_peer(pair, 0);
-    PAIR_EQUAL(pair_finish(pair, transfer), KVFERRY_PEER_LOST);
-    PAIR_CHECK(kvferry_peer_lost(peer));
-    PAIR_EQUAL(pair_finish(pair, pair_begin(pair, peer, KVFERRY_WRITE, twice, 1, 0)),
-               KVFERRY_PEER_LOST);
-    PAIR_EQUAL(pair_finish(pair, beside), KVFERRY_OK);
-    kvferry_peer_close(peer);
-    check_alive(pair, 1, 5);
-}
-
 static void test_killed(void **state)
 {
     (void)state;
     run_each(body_killed, 2, false);
-}
-
-/* It is dead before the first byte: the connection is refused, or the transfer ends as lost. */
-static void body_gone(pair_world *pair)
-{
-    kvferry_peer *peer = NULL;
-    kill_peer(pair, 0);
-    kvferry_status status =
-        kvferry_engine_connect(pair->engine, pair->peers[0].binding, pair->peers[0].binding_size,
-                               &peer, pair->report);
-    if (status == KVFERRY_OK)
-        status = pair_finish(pair, pair_begin(pair, peer, KVFERRY_WRITE, &everything, 1,
-                                              pair_now() + 20000000000u));
-    PAIR_EQUAL(status, KVFERRY_PEER_LOST);
-    check_alive(pair, 1, 6);
 }
 
 static void test_gone(void **state)
@@ -102,69 +35,11 @@ static void test_gone(void **state)
     run_each(body_gone, 2, true);
 }
 
-/* Stopped before the first byte, and under way. The deadline ends the wait, only the close the doubt. */
-static void stop_and_close(pair_world *pair, bool under_way)
-{
-    kvferry_copy twice[64];
-    for (size_t i = 0; i < 64; i++)
-        twice[i] = everything;
-    kvferry_peer *peer = pair_connect(pair, 0);
-    kvferry_transfer *transfer = NULL;
-    if (under_way) {
-        transfer = pair_begin(pair, peer, KVFERRY_WRITE, twice, 64, pair_now() + 1500000000u);
-        progress_until_moving(pair, transfer);
-        PAIR_CHECK(kill(pair->peers[0].pid, SIGSTOP) == 0);
-    } else {
-        PAIR_CHECK(kill(pair->peers[0].pid, SIGSTOP) == 0);
-        transfer = pair_begin(pair, peer, KVFERRY_WRITE, twice, 64, pair_now() + 100000000u);
-    }
-    const kvferry_transfer_state *is = kvferry_transfer_get(transfer);
-    while (is->status == KVFERRY_BUSY)
-        kvferry_engine_progress(pair->engine, NULL);
-    PAIR_EQUAL(is->status, KVFERRY_TIMEOUT);
-    for (unsigned i = 0; i < 1000; i++)
-        kvferry_engine_progress(pair->engine, NULL);
-    PAIR_CHECK(!is->over);
-    PAIR_EQUAL(kvferry_transfer_free(transfer), KVFERRY_BUSY);
-    kvferry_peer_close(peer);
-    PAIR_CHECK(is->over);
-    PAIR_EQUAL(is->status, KVFERRY_TIMEOUT);
-    PAIR_EQUAL(kvferry_transfer_free(transfer), KVFERRY_OK);
-    if (strcmp(pair->setup->transport, "tcp") == 0) {
-        kill_peer(pair, 0); /* going on, it could end inside UCX: docs/engines.md, limits of UCX */
-    } else {
-        PAIR_CHECK(kill(pair->peers[0].pid, SIGCONT) == 0);
-        check_alive(pair, 0, 7);
-    }
-}
-
-static void body_stopped_under_way(pair_world *pair) { stop_and_close(pair, true); }
-static void body_stopped_at_first(pair_world *pair) { stop_and_close(pair, false); }
-
 static void test_stopped(void **state)
 {
     (void)state;
     run_each(body_stopped_under_way, 1, false);
     run_each(body_stopped_at_first, 1, false);
-}
-
-/* What is with UCX cannot be called back: the status is there at once, the end comes later. */
-static void body_cancel(pair_world *pair)
-{
-    kvferry_copy copies[64];
-    for (size_t i = 0; i < 64; i++)
-        copies[i] = everything;
-    kvferry_peer *peer = pair_connect(pair, 0);
-    kvferry_transfer *transfer = pair_begin(pair, peer, KVFERRY_WRITE, copies, 64, 0);
-    progress_until_moving(pair, transfer);
-    kvferry_transfer_cancel(transfer);
-    PAIR_EQUAL(kvferry_transfer_get(transfer)->status, KVFERRY_CANCELED);
-    PAIR_EQUAL(pair_finish(pair, transfer), KVFERRY_CANCELED);
-    PAIR_CHECK(!kvferry_peer_lost(peer));
-    pair_fill(pair->memory, SEGMENT, 8);
-    PAIR_EQUAL(pair_finish(pair, pair_begin(pair, peer, KVFERRY_WRITE, copies, 1, 0)), KVFERRY_OK);
-    pair_command(pair, 0, 'd');
-    PAIR_CHECK(memcmp(pair->peers[0].window, pair->memory, SEGMENT) == 0);
 }
 
 static void test_cancel(void **state)
@@ -174,45 +49,11 @@ static void test_cancel(void **state)
     run_each(body_cancel, 1, true);
 }
 
-/* Closed at each of many moments, from before the connection is up; the peer survives each. */
-static void body_close(pair_world *pair)
-{
-    for (unsigned rounds = 0; rounds < 40; rounds++) {
-        kvferry_peer *peer = pair_connect(pair, 0);
-        kvferry_direction direction = rounds % 2 ? KVFERRY_READ : KVFERRY_WRITE;
-        kvferry_transfer *transfer = pair_begin(pair, peer, direction, &everything, 1, 0);
-        for (unsigned i = 0; i < rounds * rounds; i++)
-            kvferry_engine_progress(pair->engine, NULL);
-        kvferry_peer_close(peer);
-        const kvferry_transfer_state *is = kvferry_transfer_get(transfer);
-        PAIR_CHECK(is->over);
-        PAIR_CHECK(is->status == KVFERRY_PEER_LOST || is->status == KVFERRY_OK);
-        PAIR_EQUAL(kvferry_transfer_free(transfer), KVFERRY_OK);
-    }
-    check_alive(pair, 0, 9);
-}
-
 static void test_close(void **state)
 {
     (void)state;
     run_each(body_close, 1, false);
     run_each(body_close, 1, true);
-}
-
-/* The engine closes with everything under way; pair_run_body closes it once more for a fresh one. */
-static void body_close_engine(pair_world *pair)
-{
-    kvferry_peer *peer = pair_connect(pair, 0);
-    kvferry_transfer *transfer = pair_begin(pair, peer, KVFERRY_WRITE, &everything, 1, 0);
-    for (unsigned i = 0; i < 20; i++)
-        kvferry_engine_progress(pair->engine, NULL);
-    kvferry_engine_close(pair->engine);
-    const kvferry_transfer_state *is = kvferry_transfer_get(transfer);
-    PAIR_CHECK(is->over);
-    PAIR_CHECK(is->status == KVFERRY_CANCELED || is->status == KVFERRY_OK);
-    PAIR_EQUAL(kvferry_transfer_free(transfer), KVFERRY_OK);
-    pair->engine = pair_open(pair->setup, &pair->memory, pair->report);
-    check_alive(pair, 0, 10);
 }
 
 static void test_close_engine(void **state)

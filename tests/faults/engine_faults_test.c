@@ -82,6 +82,10 @@ FAULTS(kvferry_engine_allocate)
 static kvferry_status engine_allocate(void)
 {
     kvferry_engine *engine = open_engine();
+    if (!kvferry_engine_get_capabilities(engine)->allocates) {
+        kvferry_engine_close(engine);
+        return KVFERRY_OK; /* the refusal allocates nothing */
+    }
     uint32_t segment = UNTOUCHED_INDEX;
     void *address = UNTOUCHED;
     guard_begin();

@@ -79,6 +79,15 @@ static kvferry_status report_create(void)
     return status;
 }
 
+FAULTS(kvferry_report_add)
+static kvferry_status report_add(void)
+{
+    GUARDED(kvferry_report_add(report, "engine", "what a caller's own engine has to say"));
+    if (report)
+        assert_int_equal(kvferry_report_count(report) + kvferry_report_dropped(report), 1);
+    return KVFERRY_OK;
+}
+
 /* --- layouts --------------------------------------------------------------------------------- */
 
 FAULTS(kvferry_layout_read_json)
@@ -316,6 +325,7 @@ typedef struct fault_case {
 
 static const fault_case cases[] = {
     {"report create", KVFERRY_OK, report_create},
+    {"report add", KVFERRY_OK, report_add},
     {"read json", KVFERRY_OK, read_json},
     {"read json, refused", KVFERRY_REFUSED, read_refused_json},
     {"read json, malformed", KVFERRY_MALFORMED, read_malformed_json},

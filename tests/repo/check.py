@@ -137,7 +137,8 @@ def arguments(source, start):
 
 
 def used_codes():
-    """{code: place} of the literals given as a reason's code, to base_report_add or what wraps it."""
+    """{code: place} of the literals given as a reason's code, to base_report_add or what wraps it,
+    and in Python to Reason or what wraps it."""
     sources = {path: without_comments(text(path))
                for path in [*files(".c", ".h", under="src"), *files(".c", ".h", under="tools")]
                if not is_test(path)}
@@ -156,6 +157,10 @@ def used_codes():
             if index < len(given):
                 for code in re.findall(r'"([^"]*)"', given[index]):
                     found[code] = f"{path}:{source.count(chr(10), 0, match.start()) + 1}"
+    for path in files(".py", under="bindings"):
+        sources[path] = text(path)
+        for match in re.finditer(r'(?:\bcode=|\.refuse\(\s*)"(\w+)"', sources[path]):
+            found[match.group(1)] = f"{path}:{sources[path].count(chr(10), 0, match.start()) + 1}"
     return found, sources
 
 
@@ -240,7 +245,7 @@ def layers():
 
 def readmes():
     """Every folder with sources says in a README what it is."""
-    folders = {"docs", "examples", "man", "models", "scripts", "src", "tests", "tools"}
+    folders = {"bindings", "docs", "examples", "man", "models", "scripts", "src", "tests", "tools"}
     for parent in ("src", "tests"):
         for path in files(under=parent):
             parts = path.split("/")

@@ -1,0 +1,508 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A proxy in front of vLLM servers that prefill and vLLM servers that decode.
+
+    python -m kvferry.proxy --prefill http://p1:8100 8998 --prefill http://p2:8100 \\
+                            --decode http://d1:8200 --decode http://d2:8200 --port 8000
+
+A client sees one OpenAI-compatible server. Each request goes to one prefill server, which computes
+the prompt and keeps its cache, and at the same time to one decode server, which fetches that cache and
+answers. The two are told of each other by ``kv_transfer_params``, as vLLM's Mooncake connector
+has them; so the proxy serves both connectors.
+
+``PrefillServer`` and ``make_application`` may be used inside another aiohttp program.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import itertools
+import json
+import logging
+import sys
+import time
+import uuid
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+from aiohttp import ClientConnectorError, ClientError, ClientResponse, ClientSession, ClientTimeout, TCPConnector, web
+from multidict import CIMultiDict
+
+__all__ = ["Failure", "PrefillServer", "main", "make_application", "prefill_body"]
+
+log = logging.getLogger("kvferry.proxy")
+
+#: Where the first worker of a prefill server answers who it is, unless told otherwise.
+BOOTSTRAP_PORT = 8998
+#: A prefill server that was restarted has another engine id; what was asked is trusted this long.
+IDENTITY_SECONDS = 1.0
+CONNECT_SECONDS = 5.0
+#: How often a request is asked whether its client is still there.
+WATCH_SECONDS = 0.1
+#: What is logged as the status of a request whose client has gone.
+CLIENT_GONE = 499
+#: Prompts with many images or embeddings are large.
+LARGEST_BODY = 1 << 30
+
+#: What ends an answer. The prefill server must stop at its first token because of the length, since it
+#: keeps the cache of such requests only.
+ENDS_EARLY = ("stop", "stop_token_ids", "min_tokens", "stream_options")
+#: Headers that are about one connection and not about the request.
+HOP_HEADERS = {
+    "connection",
+    "content-length",
+    "host",
+    "keep-alive",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "accept-encoding",
+    "expect",
+    "proxy-authorization",
+    "proxy-connection",
+}
+
+
+class Failure(Exception):
+    """A request that cannot be served: an HTTP status and a sentence."""
+
+    def __init__(self, status: int, message: str, kind: str = "server_error") -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.kind = kind
+
+    def body(self) -> dict[str, Any]:
+        """As OpenAI's interface words an error."""
+        return {"error": {"message": self.message, "type": self.kind, "code": self.status}}
+
+
+# --- servers ---------------------------------------------------------------------------------------
+
+
+@dataclass
+class PrefillServer:
+    """A prefill server and who its engines are, by its bootstrap server."""
+
+    url: str
+    bootstrap: str
+    _engines: dict[int, str] = field(default_factory=dict)
+    _asked: float = float("-inf")
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def engines(self, session: ClientSession) -> dict[int, str]:
+        """Engine ids by data-parallel rank, not older than IDENTITY_SECONDS.
+
+        Raises Failure if the bootstrap server does not answer, or has no engine yet.
+        """
+        async with self._lock:
+            if time.monotonic() - self._asked <= IDENTITY_SECONDS:
+                return self._engines
+            address = f"{self.bootstrap}/query"
+            try:
+                async with session.get(address, timeout=ClientTimeout(total=CONNECT_SECONDS)) as answer:
+                    answer.raise_for_status()
+                    ranks = await answer.json(content_type=None)
+                    engines = {int(rank): str(engine["engine_id"]) for rank, engine in ranks.items()}
+            except (ClientError, asyncio.TimeoutError, ValueError, KeyError, TypeError, AttributeError) as error:
+                raise Failure(
+                    503, f"prefill server {self.url}: {address} does not say its engine's id: {describe(error)}"
+                ) from error
+            if not engines:
+                raise Failure(503, f"prefill server {self.url}: no worker has registered at {self.bootstrap} yet")
+            self._engines, self._asked = engines, time.monotonic()
+            return engines
+
+    def forget(self) -> None:
+        """The next request asks anew: something at this server went wrong."""
+        self._asked = float("-inf")
+
+
+def describe(error: BaseException) -> str:
+    return str(error) or type(error).__name__
+
+
+def server_url(text: str) -> str:
+    """The URL of a server without a slash at its end; http if it has no scheme. Refuses what is none."""
+    parts = urlsplit(text if "://" in text else f"http://{text}")
+    try:
+        right = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        right = False
+    if not right:
+        raise argparse.ArgumentTypeError(f"expected http://HOST:PORT (an IPv6 address in brackets), found {text!r}")
+    return urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/"), "", ""))
+
+
+def bootstrap_url(server: str, text: str | None) -> str:
+    """The bootstrap server's URL: a URL as given, or a port at the prefill server's host."""
+    if text is not None and not text.isdigit():
+        return server_url(text)
+    host = urlsplit(server).hostname or ""
+    return f"http://{f'[{host}]' if ':' in host else host}:{text or BOOTSTRAP_PORT}"
+
+
+# --- what is asked of each side --------------------------------------------------------------------
+
+
+def check_body(body: Any) -> None:
+    """Refuses what one transfer cannot serve: several prompts or several answers in one request."""
+    if not isinstance(body, dict):
+        raise Failure(400, f"expected a JSON object, found {type(body).__name__}", "invalid_request_error")
+    for name in ("n", "best_of"):
+        if body.get(name) not in (None, 1):
+            raise Failure(
+                400,
+                f"{name} is {body[name]}, but a prefilled cache serves one answer: send {name} requests",
+                "invalid_request_error",
+            )
+    prompt = body.get("prompt")
+    if isinstance(prompt, list) and len(prompt) > 1 and not all(type(item) is int for item in prompt):
+        raise Failure(
+            400,
+            f"{len(prompt)} prompts in one request, but a prefilled cache serves one: send one request for each",
+            "invalid_request_error",
+        )
+    if "kv_transfer_params" in body:
+        raise Failure(400, "kv_transfer_params is what the proxy itself tells the servers", "invalid_request_error")
+
+
+def prefill_body(body: Mapping[str, Any], transfer_id: str) -> dict[str, Any]:
+    """What the prefill server is asked: the same prompt, one token, and to keep the cache."""
+    asked = {name: value for name, value in body.items() if name not in ENDS_EARLY}
+    asked["max_tokens"] = 1
+    if "max_completion_tokens" in body:
+        asked["max_completion_tokens"] = 1
+    asked["ignore_eos"] = True
+    asked["stream"] = False
+    asked["kv_transfer_params"] = {"do_remote_decode": True, "do_remote_prefill": False, "transfer_id": transfer_id}
+    return asked
+
+
+def decode_body(body: Mapping[str, Any], transfer_id: str, engine_id: str, bootstrap: str) -> dict[str, Any]:
+    """What the decode server is asked: the request itself, and where the prompt's cache is."""
+    return {
+        **body,
+        "kv_transfer_params": {
+            "do_remote_decode": False,
+            "do_remote_prefill": True,
+            "transfer_id": transfer_id,
+            "remote_engine_id": engine_id,
+            "remote_bootstrap_addr": bootstrap,
+        },
+    }
+
+
+# --- the proxy -------------------------------------------------------------------------------------
+
+
+def turns(items: Sequence[Any], counter: Iterator[int]) -> list[Any]:
+    """All items once, each call beginning with the next one."""
+    start = next(counter) % len(items)
+    return [*items[start:], *items[:start]]
+
+
+class Proxy:
+    """Serves requests by a prefill and a decode server each, in turns; passes over those that are down."""
+
+    def __init__(self, prefill: Sequence[PrefillServer], decode: Sequence[str]) -> None:
+        self.prefill = list(prefill)
+        self.decode = list(decode)
+        self._prefill_turn = itertools.count()
+        self._decode_turn = itertools.count()
+        self._rank_turn = itertools.count()
+        self._session: ClientSession | None = None
+
+    @property
+    def session(self) -> ClientSession:
+        assert self._session is not None, "the application has not been started"
+        return self._session
+
+    async def lifetime(self, _: web.Application) -> AsyncIterator[None]:
+        """The connections to all servers, from the application's start to its end."""
+        timeout = ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)
+        # As many connections as there are requests: a server has a queue of its own.
+        async with ClientSession(
+            timeout=timeout, connector=TCPConnector(limit=0), headers={"Accept-Encoding": "identity"}
+        ) as session:
+            self._session = session
+            yield
+            self._session = None
+
+    # --- one request
+
+    async def serve(self, request: web.Request) -> web.StreamResponse:
+        """POST of a completion or a chat completion."""
+        transfer_id = f"xfer-{uuid.uuid4().hex}"
+        try:
+            try:
+                body = await request.json()
+            except ValueError as error:
+                raise Failure(400, f"the body is not JSON: {error}", "invalid_request_error") from error
+            check_body(body)
+            return await self._unless_gone(request, self._serve(request, body, transfer_id))
+        except Failure as failure:
+            log.warning("%s: %d: %s", transfer_id, failure.status, failure.message)
+            return web.json_response(failure.body(), status=failure.status)
+
+    async def _unless_gone(
+        self, request: web.Request, work: Coroutine[Any, Any, web.StreamResponse]
+    ) -> web.StreamResponse:
+        """Does the work, but stops it when the client has gone."""
+        working = asyncio.create_task(work)
+        watching = asyncio.create_task(client_gone(request))
+        try:
+            await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
+            return working.result() if working.done() else web.Response(status=CLIENT_GONE)
+        finally:
+            await stop(watching)
+            await stop(working)
+
+    async def _serve(self, request: web.Request, body: dict[str, Any], transfer_id: str) -> web.StreamResponse:
+        server, rank, engine_id = await self._choose_prefill()
+        headers = CIMultiDict(
+            (name, value) for name, value in request.headers.items() if name.lower() not in HOP_HEADERS
+        )
+        headers.setdefault("X-Request-Id", transfer_id)
+        path = request.path
+        prefill = asyncio.create_task(
+            self._prefill(server, path, prefill_body(body, transfer_id), {**headers, "X-data-parallel-rank": str(rank)})
+        )
+        decode = asyncio.create_task(
+            self._decode(path, decode_body(body, transfer_id, engine_id, server.bootstrap), headers)
+        )
+        try:
+            # The decode server's first bytes come after the prefill's end; a prefill that failed ends
+            # the request at once, instead of letting the decode server wait for a cache that never comes.
+            await asyncio.wait({prefill, decode}, return_when=asyncio.FIRST_COMPLETED)
+            if prefill.done():
+                prefill.result()
+            answer, first = await decode
+            return await self._pass_on(request, answer, first)
+        finally:
+            # Closing a connection is what makes a server abort its request.
+            await stop(prefill)
+            await stop(decode)
+            if not decode.cancelled() and decode.exception() is None:
+                decode.result()[0].close()
+
+    async def _choose_prefill(self) -> tuple[PrefillServer, int, str]:
+        """The next prefill server that says who it is: (server, data-parallel rank, engine id)."""
+        reasons = []
+        for server in turns(self.prefill, self._prefill_turn):
+            try:
+                engines = sorted((await server.engines(self.session)).items())
+            except Failure as failure:
+                reasons.append(failure.message)
+                continue
+            rank, engine_id = engines[next(self._rank_turn) % len(engines)]
+            return server, rank, engine_id
+        raise Failure(503, "; ".join(reasons))
+
+    async def _prefill(
+        self, server: PrefillServer, path: str, body: dict[str, Any], headers: Mapping[str, str]
+    ) -> None:
+        """Has the prompt computed. Raises Failure with the server's own words if it was not."""
+        try:
+            async with self.session.post(server.url + path, json=body, headers=headers) as answer:
+                content = await answer.read()
+        except (ClientError, asyncio.TimeoutError) as error:
+            server.forget()
+            raise Failure(502, f"prefill server {server.url}: {describe(error)}") from error
+        if answer.status != 200:
+            # What is wrong with a request (4xx) is the client's to know; the rest is the set-up's.
+            status = answer.status if 400 <= answer.status < 500 else 502
+            kind = "invalid_request_error" if status < 500 else "server_error"
+            raise Failure(status, f"prefill server {server.url}: {answer.status}: {error_text(content)}", kind)
+
+    async def _decode(
+        self, path: str, body: dict[str, Any], headers: Mapping[str, str]
+    ) -> tuple[ClientResponse, bytes]:
+        """The answer of the next decode server that takes the connection, and its first bytes."""
+        reasons = []
+        for url in turns(self.decode, self._decode_turn):
+            try:
+                answer = await self.session.post(url + path, json=body, headers=headers)
+            except ClientConnectorError as error:
+                reasons.append(f"decode server {url}: {describe(error)}")
+                continue
+            except (ClientError, asyncio.TimeoutError) as error:
+                raise Failure(502, f"decode server {url}: {describe(error)}") from error
+            try:
+                return answer, await answer.content.readany()
+            except (ClientError, asyncio.TimeoutError) as error:
+                raise Failure(502, f"decode server {url}: {describe(error)}") from error
+            except BaseException:
+                answer.close()
+                raise
+        raise Failure(503, "; ".join(reasons))
+
+    async def _pass_on(self, request: web.Request, answer: ClientResponse, first: bytes) -> web.StreamResponse:
+        """The decode server's answer to the client, as it comes."""
+        response = web.StreamResponse(status=answer.status)
+        for name, value in answer.headers.items():
+            if name.lower() not in HOP_HEADERS and name.lower() not in ("date", "server"):
+                response.headers[name] = value
+        await response.prepare(request)
+        chunk = first
+        try:
+            while chunk:
+                await response.write(chunk)
+                chunk = await answer.content.readany()
+        except (ClientError, asyncio.TimeoutError) as error:
+            failure = Failure(502, f"decode server {answer.url.origin()}: {describe(error)}")
+            log.warning("%s", failure.message)
+            if answer.content_type != "text/event-stream":
+                if request.transport is not None:
+                    request.transport.abort()  # an answer that is cut off must not look whole
+                return response
+            await response.write(b"data: " + json.dumps(failure.body()).encode() + b"\n\n")
+        await response.write_eof()
+        return response
+
+    # --- about the servers
+
+    async def health(self, _: web.Request) -> web.Response:
+        """200 if a request could be served now: a prefill and a decode server are well. Says which are not."""
+        states = await asyncio.gather(
+            *(self._state(server.url) for server in self.prefill), *(self._state(url) for url in self.decode)
+        )
+        prefill, decode = states[: len(self.prefill)], states[len(self.prefill) :]
+        well = "well" in prefill and "well" in decode
+        return web.json_response(
+            {
+                "status": "well" if well else "unwell",
+                "prefill": dict(zip((server.url for server in self.prefill), prefill, strict=False)),
+                "decode": dict(zip(self.decode, decode, strict=False)),
+            },
+            status=200 if well else 503,
+        )
+
+    async def _state(self, url: str) -> str:
+        try:
+            async with self.session.get(url + "/health", timeout=ClientTimeout(total=CONNECT_SECONDS)) as answer:
+                return "well" if answer.status == 200 else f"status {answer.status}"
+        except (ClientError, asyncio.TimeoutError) as error:
+            return describe(error)
+
+    async def models(self, request: web.Request) -> web.Response:
+        """The models, by the first decode server that answers."""
+        reasons = []
+        for url in self.decode:
+            try:
+                async with self.session.get(url + request.path, timeout=ClientTimeout(total=CONNECT_SECONDS)) as answer:
+                    return web.Response(
+                        body=await answer.read(), status=answer.status, content_type=answer.content_type
+                    )
+            except (ClientError, asyncio.TimeoutError) as error:
+                reasons.append(f"decode server {url}: {describe(error)}")
+        failure = Failure(503, "; ".join(reasons))
+        return web.json_response(failure.body(), status=failure.status)
+
+
+def error_text(content: bytes) -> str:
+    """The sentence inside a server's error, in whichever of the usual forms."""
+    text = content.decode(errors="replace").strip()
+    with contextlib.suppress(ValueError):
+        found = json.loads(text)
+        for name in ("error", "message", "detail"):
+            if isinstance(found, dict) and name in found:
+                found = found[name]
+        text = found if isinstance(found, str) else json.dumps(found)
+    return text[:2000] or "no reason given"
+
+
+async def client_gone(request: web.Request) -> None:
+    """Returns when the client has closed its connection."""
+    while request.transport is not None and not request.transport.is_closing():
+        await asyncio.sleep(WATCH_SECONDS)
+
+
+async def stop(task: asyncio.Task[Any]) -> None:
+    """Cancels a task unless it is done, and waits for its end."""
+    task.cancel()
+    await asyncio.wait({task})
+    if not task.cancelled():
+        task.exception()  # was reported, or is of no interest any more
+
+
+def make_application(prefill: Sequence[PrefillServer], decode: Sequence[str]) -> web.Application:
+    """The proxy as an aiohttp application."""
+    proxy = Proxy(prefill, decode)
+    application = web.Application(client_max_size=LARGEST_BODY)
+    application.cleanup_ctx.append(proxy.lifetime)
+    application.add_routes(
+        [
+            web.post("/v1/completions", proxy.serve),
+            web.post("/v1/chat/completions", proxy.serve),
+            web.get("/v1/models", proxy.models),
+            web.get("/health", proxy.health),
+        ]
+    )
+    return application
+
+
+# --- the command -----------------------------------------------------------------------------------
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(
+        prog="python -m kvferry.proxy",
+        description="Serves OpenAI-compatible requests by vLLM servers that prefill and others that decode.",
+    )
+    made.add_argument(
+        "--prefill",
+        nargs="+",
+        action="append",
+        required=True,
+        metavar=("URL", "BOOTSTRAP"),
+        help="a prefill server, and the port (or URL) of its bootstrap server, "
+        f"VLLM_MOONCAKE_BOOTSTRAP_PORT there; {BOOTSTRAP_PORT} unless given. May be repeated",
+    )
+    made.add_argument(
+        "--decode",
+        action="append",
+        required=True,
+        type=server_url,
+        metavar="URL",
+        help="a decode server. May be repeated",
+    )
+    made.add_argument("--host", default="127.0.0.1", help="the address to listen on (%(default)s)")
+    made.add_argument("--port", default=8000, type=int, help="the port to listen on (%(default)s)")
+    made.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
+    return made
+
+
+def prefill_server(given: Sequence[str]) -> PrefillServer:
+    """From what one --prefill was given."""
+    if len(given) > 2:
+        raise argparse.ArgumentTypeError(f"--prefill takes a URL and a bootstrap port, found {' '.join(given)}")
+    url = server_url(given[0])
+    return PrefillServer(url, bootstrap_url(url, given[1] if len(given) == 2 else None))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serves until it is interrupted."""
+    commands = parser()
+    given = commands.parse_args(arguments)
+    logging.basicConfig(level=given.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("aiohttp.access").setLevel("WARNING")
+    try:
+        prefill = [prefill_server(words) for words in given.prefill]
+    except argparse.ArgumentTypeError as error:
+        commands.error(str(error))
+    web.run_app(
+        make_application(prefill, given.decode),
+        host=given.host,
+        port=given.port,
+        print=lambda text: log.info("%s", text.replace("\n", " ")),
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,478 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Missing and old libraries, options, and what Mooncake was seen to do wrong, on demand by the stand-in of
+ * tests/mooncake. Both sides are engines of this process. */
+#include <dlfcn.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include "engine/pair_test.h"
+#include "mooncake/stand_in.h"
+
+enum { BYTES = MIB, COPIES = 4000, EACH = 128 };
+
+static const char variable[] = "KVFERRY_MOONCAKE_LIBRARY";
+static stand_in_faults *faults;
+static kvferry_report *report;
+
+static kvferry_status open_with(const char *transport, const char *device, kvferry_engine **engine)
+{
+    const kvferry_engine_options options = {
+        .size = sizeof(options), .transport = transport, .net_devices = device};
+    kvferry_report_clear(report);
+    return kvferry_engine_open("mooncake", &options, engine, report);
+}
+
+static void expect_reason(size_t index, const char *code, const char *part)
+{
+    const kvferry_reason *reason = kvferry_report_get(report, index);
+    assert_non_null(reason);
+    assert_string_equal(reason->code, code);
+    if (!strstr(reason->message, part))
+        fail_msg("\"%s\" is not in \"%s\"", part, reason->message);
+}
+
+/* --- libraries: each in a process of its own, since one that is loaded stays ----------------------- */
+
+static void in_child(void (*body)(void))
+{
+    int status = -1;
+    fflush(NULL);
+    pid_t pid = fork();
+    if (pid == 0) {
+        PAIR_EQUAL(kvferry_report_create(&report), KVFERRY_OK);
+        body();
+        exit(0);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+}
+
+static void use_library(const char *path) { PAIR_EQUAL(setenv(variable, path, 1), 0); }
+
+static void check_message(size_t index, const char *part)
+{
+    const kvferry_reason *reason = kvferry_report_get(report, index);
+    PAIR_CHECK(reason && strcmp(reason->code, "engine_library") == 0);
+    if (!strstr(reason->message, part))
+        fprintf(stderr, "\"%s\" is not in \"%s\"\n", part, reason->message);
+    PAIR_CHECK(strstr(reason->message, part));
+}
+
+static void body_no_library(void)
+{
+    const char *there = getenv(variable);
+    kvferry_engine *engine;
+    PAIR_CHECK(there);
+    char *path = strdup(there);
+    use_library("/nowhere/libtransfer_engine.so");
+    PAIR_EQUAL(open_with("", "", &engine), KVFERRY_UNSUPPORTED);
+    PAIR_EQUAL(kvferry_report_count(report), 1);
+    check_message(0, "/nowhere/libtransfer_engine.so");
+    check_message(0, variable);
+    check_message(0, "-DBUILD_SHARED_LIBS=ON");
+    use_library("libm.so.6");
+    PAIR_EQUAL(open_with("", "", &engine), KVFERRY_UNSUPPORTED);
+    PAIR_EQUAL(kvferry_report_count(report), 12);
+    check_message(0, "createTransferEngine");
+    check_message(11, "freeBatchID");
+    check_message(0, "libm.so.6");
+    use_library(path);
+    PAIR_EQUAL(open_with("", "", &engine), KVFERRY_OK);
+    kvferry_engine_close(engine);
+    free(path);
+}
+
+static void test_no_library(void **state)
+{
+    (void)state;
+    in_child(body_no_library);
+}
+
+/* Its writes over TCP are complete before they have arrived. */
+static void body_old_library(void)
+{
+    char path[4096];
+    kvferry_engine *engine;
+    const char *there = getenv(variable);
+    PAIR_CHECK(there && strlen(there) > 3);
+    snprintf(path, sizeof(path), "%.*s_old.so", (int)strlen(there) - 3, there);
+    use_library(path);
+    PAIR_EQUAL(open_with("", "", &engine), KVFERRY_UNSUPPORTED);
+    check_message(0, "0.3.12");
+    PAIR_EQUAL(open_with("tcp", "", &engine), KVFERRY_UNSUPPORTED);
+    check_message(0, "before they have arrived");
+    PAIR_EQUAL(open_with("nvlink", "", &engine), KVFERRY_OK);
+    kvferry_engine_close(engine);
+}
+
+static void test_old_library(void **state)
+{
+    (void)state;
+    in_child(body_old_library);
+}
+
+/* --- two engines ------------------------------------------------------------------------------ */
+
+typedef struct rig {
+    kvferry_engine *source, *target;
+    kvferry_peer *peer;
+    unsigned char *from, *to;
+    kvferry_copy copies[COPIES];
+} rig;
+
+static kvferry_engine *open_engine(unsigned char *memory)
+{
+    kvferry_engine *engine;
+    uint32_t segment;
+    assert_int_equal(open_with("", "", &engine), KVFERRY_OK);
+    assert_int_equal(kvferry_engine_register(engine, memory, BYTES, KVFERRY_MEMORY_HOST, &segment, report),
+                     KVFERRY_OK);
+    return engine;
+}
+
+static kvferry_status connect_to(rig *r, kvferry_peer **peer)
+{
+    void *binding;
+    size_t size;
+    kvferry_report_clear(report);
+    assert_int_equal(kvferry_engine_export(r->target, &binding, &size, report), KVFERRY_OK);
+    kvferry_status status = kvferry_engine_connect(r->source, binding, size, peer, report);
+    kvferry_free(binding);
+    return status;
+}
+
+static int setup(void **state)
+{
+    rig *r = calloc(1, sizeof(*r));
+    assert_int_equal(kvferry_report_create(&report), KVFERRY_OK);
+    assert_non_null(r);
+    r->from = calloc(1, BYTES);
+    r->to = calloc(1, BYTES);
+    assert_true(r->from && r->to);
+    r->source = open_engine(r->from);
+    r->target = open_engine(r->to);
+    void *library = dlopen(getenv(variable), RTLD_NOW | RTLD_NOLOAD);
+    assert_non_null(library);
+    faults = dlsym(library, "stand_in");
+    assert_non_null(faults);
+    dlclose(library);
+    for (uint64_t i = 0; i < COPIES; i++)
+        r->copies[i] = (kvferry_copy){
+            .source_offset = i * EACH, .target_offset = (COPIES - 1 - i) * EACH, .bytes = EACH};
+    pair_fill(r->from, BYTES, 3);
+    assert_int_equal(connect_to(r, &r->peer), KVFERRY_OK);
+    *state = r;
+    return 0;
+}
+
+/* Whatever a test did, nothing of it stays with the library. */
+static int teardown(void **state)
+{
+    rig *r = *state;
+    kvferry_engine_close(r->source);
+    kvferry_engine_close(r->target);
+    assert_int_equal(faults->batches, 0);
+    assert_int_equal(faults->instances, 0);
+    memset(faults, 0, sizeof(*faults));
+    kvferry_report_free(report);
+    free(r->from);
+    free(r->to);
+    free(r);
+    return 0;
+}
+
+static kvferry_transfer *begin(rig *r, kvferry_peer *peer, size_t count, uint64_t deadline_ns)
+{
+    kvferry_transfer *transfer;
+    assert_int_equal(kvferry_transfer_begin(r->source, peer, KVFERRY_WRITE, r->copies, count, deadline_ns,
+                                            &transfer, report),
+                     KVFERRY_OK);
+    return transfer;
+}
+
+static kvferry_status finish(rig *r, kvferry_transfer *transfer, const char *detail)
+{
+    const kvferry_transfer_state *is = kvferry_transfer_get(transfer);
+    while (!is->over)
+        assert_int_equal(kvferry_engine_progress(r->source, NULL), KVFERRY_OK);
+    kvferry_status status = is->status;
+    if (!strstr(is->detail, detail))
+        fail_msg("\"%s\" is not in \"%s\"", detail, is->detail);
+    assert_int_equal(kvferry_transfer_free(transfer), KVFERRY_OK);
+    return status;
+}
+
+static void check_moved(const rig *r, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        assert_memory_equal(r->to + r->copies[i].target_offset, r->from + r->copies[i].source_offset, EACH);
+}
+
+/* The connection serves: all copies, and every byte is there. */
+static void check_serves(rig *r, kvferry_peer *peer)
+{
+    memset(r->to, 0, BYTES);
+    assert_int_equal(finish(r, begin(r, peer, COPIES, 0), ""), KVFERRY_OK);
+    check_moved(r, COPIES);
+}
+
+static void test_options(void **state)
+{
+    rig *r = *state;
+    kvferry_engine *engine;
+    char name[100];
+    void *address;
+    uint32_t segment;
+    int before = faults->instances;
+    memset(name, 'x', sizeof(name) - 1);
+    name[sizeof(name) - 1] = '\0';
+    assert_int_equal(open_with("rdma", "", &engine), KVFERRY_UNSUPPORTED);
+    expect_reason(0, "engine_failed", "rdma");
+    assert_int_equal(open_with(name, "", &engine), KVFERRY_INVALID);
+    expect_reason(0, "engine_option", "transport");
+    assert_int_equal(open_with("", "192.0.2.1", &engine), KVFERRY_UNSUPPORTED);
+    expect_reason(0, "engine_failed", "192.0.2.1");
+    char *host = malloc(1000);
+    assert_non_null(host);
+    memset(host, 'h', 999);
+    host[999] = '\0';
+    assert_int_equal(open_with("", host, &engine), KVFERRY_INVALID);
+    expect_reason(0, "engine_option", "net_devices");
+    free(host);
+    assert_int_equal(faults->instances, before);
+    assert_int_equal(open_with("tcp", "lo", &engine), KVFERRY_OK);
+    kvferry_engine_close(engine);
+    assert_int_equal(kvferry_engine_fd(r->source), -1);
+    assert_int_equal(kvferry_engine_arm(r->source), KVFERRY_UNSUPPORTED);
+    assert_int_equal(kvferry_engine_allocate(r->source, 4096, &address, &segment, report),
+                     KVFERRY_UNSUPPORTED);
+}
+
+static void test_no_instance(void **state)
+{
+    rig *r = *state;
+    kvferry_peer *peer;
+    kvferry_engine *engine;
+    faults->refused_instances = 1;
+    assert_int_equal(open_with("", "", &engine), KVFERRY_UNSUPPORTED);
+    expect_reason(0, "engine_failed", "createTransferEngine");
+    kvferry_engine *source = r->source;
+    r->source = r->target; /* it has no initiator yet */
+    faults->refused_instances = 1;
+    assert_int_equal(connect_to(r, &peer), KVFERRY_UNSUPPORTED);
+    assert_int_equal(connect_to(r, &peer), KVFERRY_OK);
+    kvferry_peer_close(peer);
+    r->source = source;
+}
+
+static void test_registration(void **state)
+{
+    rig *r = *state;
+    uint32_t segment = 99;
+    unsigned char *more = malloc(4096);
+    kvferry_report_clear(report);
+    faults->register_code = -7;
+    assert_int_equal(kvferry_engine_register(r->source, more, 4096, KVFERRY_MEMORY_HOST, &segment, report),
+                     KVFERRY_INVALID);
+    expect_reason(0, "engine_failed", "address overlapped");
+    faults->register_code = -302;
+    assert_int_equal(kvferry_engine_register(r->source, more, 4096, KVFERRY_MEMORY_HOST, &segment, report),
+                     KVFERRY_NO_MEMORY);
+    faults->register_code = -999;
+    assert_int_equal(kvferry_engine_register(r->source, more, 4096, KVFERRY_MEMORY_HOST, &segment, report),
+                     KVFERRY_ENGINE);
+    expect_reason(2, "engine_failed", "code -999");
+    assert_int_equal(segment, 99);
+    assert_int_equal(kvferry_engine_register(r->source, more, 4096, KVFERRY_MEMORY_HOST, &segment, report),
+                     KVFERRY_OK);
+    assert_int_equal(kvferry_engine_unregister(r->source, segment), KVFERRY_OK);
+    assert_int_equal(kvferry_engine_register(r->source, more, 4096, KVFERRY_MEMORY_HOST, &segment, report),
+                     KVFERRY_OK);
+    assert_int_equal(kvferry_engine_unregister(r->source, segment), KVFERRY_OK);
+    free(more);
+}
+
+/* Two connections to one worker share the library's queue, which hangs when it overflows. */
+static void test_window(void **state)
+{
+    rig *r = *state;
+    kvferry_peer *second;
+    kvferry_transfer *transfers[8];
+    assert_int_equal(connect_to(r, &second), KVFERRY_OK);
+    for (size_t i = 0; i < 8; i++)
+        transfers[i] = begin(r, i % 2 ? second : r->peer, COPIES, 0);
+    for (size_t i = 0; i < 8; i++)
+        assert_int_equal(finish(r, transfers[i], ""), KVFERRY_OK);
+    check_moved(r, COPIES);
+    assert_true(faults->peak > 0);
+    assert_true(faults->peak <= 1024);
+    kvferry_peer_close(r->peer);
+    assert_int_equal(faults->closes, 0);
+    check_serves(r, second);
+    kvferry_peer_close(second);
+    assert_int_equal(faults->closes, 1);
+}
+
+static void test_queue_full(void **state)
+{
+    rig *r = *state;
+    faults->refused_submits = 3;
+    check_serves(r, r->peer);
+    assert_int_equal(faults->refused_submits, 0);
+}
+
+/* The first half of a batch is with the library: it fails, but not before that has ended. */
+static void test_queue_full_half_way(void **state)
+{
+    rig *r = *state;
+    faults->stuck = 1;
+    faults->halved_submits = 1;
+    kvferry_transfer *transfer = begin(r, r->peer, 100, 0);
+    for (unsigned i = 0; i < 1000; i++)
+        kvferry_engine_progress(r->source, NULL);
+    assert_false(kvferry_transfer_get(transfer)->over);
+    faults->stuck = 0;
+    assert_int_equal(finish(r, transfer, "too many requests"), KVFERRY_ENGINE);
+    assert_false(kvferry_peer_lost(r->peer));
+    check_moved(r, 50);
+    check_serves(r, r->peer);
+}
+
+/* The deadline is told at once, the end when the library tells it. */
+static void test_stuck(void **state)
+{
+    rig *r = *state;
+    faults->stuck = 1;
+    kvferry_transfer *transfer = begin(r, r->peer, 100, pair_now() + 1000000);
+    const kvferry_transfer_state *is = kvferry_transfer_get(transfer);
+    while (is->status == KVFERRY_BUSY)
+        kvferry_engine_progress(r->source, NULL);
+    assert_int_equal(is->status, KVFERRY_TIMEOUT);
+    for (unsigned i = 0; i < 1000; i++)
+        kvferry_engine_progress(r->source, NULL);
+    assert_false(is->over);
+    assert_int_equal(kvferry_transfer_free(transfer), KVFERRY_BUSY);
+    faults->stuck = 0;
+    assert_int_equal(finish(r, transfer, "deadline"), KVFERRY_TIMEOUT);
+    check_serves(r, r->peer);
+}
+
+/* A close of what does not end takes the instance, so that nothing leaves it; others are connected anew. */
+static void test_stuck_and_closed(void **state)
+{
+    rig *r = *state;
+    kvferry_peer *second;
+    assert_int_equal(connect_to(r, &second), KVFERRY_OK);
+    faults->stuck = 1;
+    kvferry_transfer *transfer = begin(r, r->peer, 100, 0), *beside = begin(r, second, 100, 0);
+    kvferry_engine_progress(r->source, NULL);
+    kvferry_peer_close(r->peer);
+    assert_int_equal(finish(r, transfer, "closed"), KVFERRY_PEER_LOST);
+    assert_int_equal(finish(r, beside, "torn down"), KVFERRY_ENGINE);
+    assert_int_equal(faults->batches, 0);
+    faults->stuck = 0;
+    for (size_t i = 0; i < BYTES; i++)
+        assert_int_equal(r->to[i], 0);
+    assert_false(kvferry_peer_lost(second));
+    check_serves(r, second);
+}
+
+/* A timeout is no end: the library goes on. */
+static void test_timeouts(void **state)
+{
+    rig *r = *state;
+    faults->stuck = 1;
+    faults->timeouts = 50;
+    kvferry_transfer *transfer = begin(r, r->peer, 100, 0);
+    while (faults->timeouts)
+        kvferry_engine_progress(r->source, NULL);
+    assert_int_equal(kvferry_transfer_get(transfer)->status, KVFERRY_BUSY);
+    faults->stuck = 0;
+    assert_int_equal(finish(r, transfer, ""), KVFERRY_OK);
+    check_moved(r, 100);
+}
+
+static void test_busy_on_free(void **state)
+{
+    rig *r = *state;
+    faults->busy_frees = 20;
+    check_serves(r, r->peer);
+    assert_int_equal(faults->busy_frees, 0);
+}
+
+/* A failed task leaves the connection in doubt; one that was invalid or canceled does not. */
+static void test_failed_task(void **state)
+{
+    rig *r = *state;
+    faults->task_state = INVALID;
+    assert_int_equal(finish(r, begin(r, r->peer, 10, 0), "task 1 of 10 invalid"), KVFERRY_ENGINE);
+    faults->task_state = 3;
+    assert_int_equal(finish(r, begin(r, r->peer, 10, 0), "canceled"), KVFERRY_ENGINE);
+    check_serves(r, r->peer);
+    faults->task_state = FAILED;
+    assert_int_equal(finish(r, begin(r, r->peer, 10, 0), "failed"), KVFERRY_PEER_LOST);
+    assert_true(kvferry_peer_lost(r->peer));
+    kvferry_peer_close(r->peer);
+    assert_int_equal(connect_to(r, &r->peer), KVFERRY_OK);
+    check_serves(r, r->peer);
+}
+
+/* What was registered after a connection is known to the next one; what is gone fails there. */
+static void test_stale_metadata(void **state)
+{
+    rig *r = *state;
+    uint32_t segment;
+    kvferry_peer *second;
+    unsigned char *more = calloc(1, BYTES);
+    assert_non_null(more);
+    assert_int_equal(kvferry_engine_register(r->target, more, BYTES, KVFERRY_MEMORY_HOST, &segment, report),
+                     KVFERRY_OK);
+    assert_int_equal(connect_to(r, &second), KVFERRY_OK);
+    for (size_t i = 0; i < 10; i++)
+        r->copies[i].target_segment = segment;
+    assert_int_equal(finish(r, begin(r, second, 10, 0), ""), KVFERRY_OK);
+    assert_memory_equal(more + r->copies[9].target_offset, r->from + r->copies[9].source_offset, EACH);
+    assert_int_equal(kvferry_engine_unregister(r->target, segment), KVFERRY_OK);
+    assert_int_equal(finish(r, begin(r, second, 10, 0), "failed"), KVFERRY_PEER_LOST);
+    free(more);
+}
+
+static void test_gone_target(void **state)
+{
+    rig *r = *state;
+    kvferry_peer *peer;
+    void *binding;
+    size_t size;
+    assert_int_equal(kvferry_engine_export(r->target, &binding, &size, report), KVFERRY_OK);
+    kvferry_engine_close(r->target);
+    kvferry_report_clear(report);
+    assert_int_equal(kvferry_engine_connect(r->source, binding, size, &peer, report), KVFERRY_PEER_LOST);
+    expect_reason(0, "engine_failed", "does not answer");
+    kvferry_free(binding);
+    r->target = open_engine(r->to);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_no_library),
+        cmocka_unit_test(test_old_library),
+#define WITH_RIG(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
+        WITH_RIG(test_options),
+        WITH_RIG(test_no_instance),
+        WITH_RIG(test_registration),
+        WITH_RIG(test_window),
+        WITH_RIG(test_queue_full),
+        WITH_RIG(test_queue_full_half_way),
+        WITH_RIG(test_stuck),
+        WITH_RIG(test_stuck_and_closed),
+        WITH_RIG(test_timeouts),
+        WITH_RIG(test_busy_on_free),
+        WITH_RIG(test_failed_task),
+        WITH_RIG(test_stale_metadata),
+        WITH_RIG(test_gone_target),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
