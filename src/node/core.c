@@ -130,16 +130,18 @@ static void answer_status(node_core *core, core_link link, const wire_message *m
 /* Who speaks over a link that was opened from here. false: it is not whom the link was opened to. */
 static bool check_speaker(node_core *core, core_line *line, const wire_message *message)
 {
-    if (*line->peer && strcmp(line->peer, message->sender) == 0)
-        return true;
     const kvferry_worker *worker = message->type == WIRE_WELCOME ? &message->body.hello.worker : NULL;
-    if (!*line->peer) {
-        core_link id = line->id;
+    bool first = !*line->peer;
+    if (first)
         memcpy(line->peer, message->sender, sizeof(line->peer));
+    if (first || (worker && strcmp(line->peer, message->sender) == 0)) {
+        core_link id = line->id;
         core_sources_replaced(core, line->address, message->engine_id, worker, message->sender,
                               line->opened);
         return core_line_find(core, id) != NULL;
     }
+    if (strcmp(line->peer, message->sender) == 0)
+        return true;
     /* Somebody else: before or after the first? A new link will tell. */
     core->statistics.ignored++;
     core_line_again(core, line);
@@ -245,18 +247,18 @@ static void dispatch(node_core *core, core_link link, core_line *line, const wir
                             "the worker that is here now");
         return;
     }
+    if (line && line->outgoing)
+        from_outgoing(core, line, message);
+    else
+        from_incoming(core, link, line, message);
     if (message->type == WIRE_PING) {
         wire_message pong = {.type = WIRE_PONG};
         core_send_to(core, link, message->sender, &pong);
     } else if (message->type == WIRE_GET) {
         core_received_get(core, link, message);
     } else if (message->type == WIRE_DOCUMENTS) {
-        core_received_documents(core, link, line, message);
+        core_received_documents(core, link, message);
     }
-    if (line && line->outgoing)
-        from_outgoing(core, line, message);
-    else
-        from_incoming(core, link, line, message);
 }
 
 void core_received(node_core *core, core_link link, const void *data, size_t size, uint64_t now)

@@ -101,7 +101,9 @@ struct core_part {
     core_request *request;
     core_source *source;
     size_t index;   /* in the source roster */
+    char attempt[WIRE_INCARNATION_TEXT];
     bool asked;     /* it may write */
+    bool again;     /* asked with another attempt before, which was refused */
     bool done;      /* it said so */
     bool confirmed; /* it writes nothing any more */
     bool told;      /* it needs to hear no more */
@@ -112,7 +114,6 @@ struct core_part {
 struct core_request {
     char id[CORE_ID];
     core_request_state state;
-    char attempt[WIRE_INCARNATION_TEXT];
     char refused_rosters[WIRE_DIGEST_TEXT * 2]; /* those with which it was once asked in vain */
     core_engine *engine;
     core_pairing *pairing; /* once asked */

@@ -2,6 +2,9 @@
 /* Layout documents, each held and read once, and rosters: which workers an engine has. */
 #include "node/core_internal.h"
 
+/* What is kept of others at most: bytes of documents in messages of the greatest size, members of rosters. */
+enum { KEPT_MESSAGES = 64, KEPT_MEMBERS = 16 * WIRE_MAX_WORKERS };
+
 core_document *core_document_find(node_core *core, const char *digest)
 {
     core_document *document;
@@ -27,6 +30,8 @@ kvferry_status core_document_add(node_core *core, const void *data, size_t size,
         *document = made;
         return KVFERRY_OK;
     }
+    if (core->document_bytes > KEPT_MESSAGES * core->options.max_message_bytes)
+        return KVFERRY_NO_MEMORY;
     made = base_alloc(1, sizeof(*made));
     if (!made)
         return KVFERRY_NO_MEMORY;
@@ -43,6 +48,7 @@ kvferry_status core_document_add(node_core *core, const void *data, size_t size,
         free_document(made);
         return status == KVFERRY_OK ? KVFERRY_NO_MEMORY : status;
     }
+    core->document_bytes += size;
     *document = made;
     return KVFERRY_OK;
 }
@@ -52,6 +58,7 @@ void core_document_release(node_core *core, core_document *document)
     if (!document || --document->uses)
         return;
     HASH_DEL(core->documents, document);
+    core->document_bytes -= document->size;
     free_document(document);
 }
 
@@ -159,6 +166,11 @@ kvferry_status core_roster_get(node_core *core, const wire_roster *wire, core_ro
     }
     if (!check_roster(wire, report))
         return KVFERRY_REFUSED;
+    if (core->roster_members + wire->count > KEPT_MEMBERS) {
+        base_report_add(report, "too_many_workers", NULL, base_format("at most %d", KEPT_MEMBERS),
+                        "more", "the workers of all engines that are known");
+        return KVFERRY_REFUSED;
+    }
     made = base_alloc(1, sizeof(*made));
     if (!made)
         return KVFERRY_NO_MEMORY;
@@ -178,6 +190,7 @@ kvferry_status core_roster_get(node_core *core, const wire_roster *wire, core_ro
             made->missing++;
     }
     made->uses = 1;
+    core->roster_members += wire->count;
     *roster = made;
     return KVFERRY_OK;
 }
@@ -187,6 +200,7 @@ void core_roster_release(node_core *core, core_roster *roster)
     if (!roster || --roster->uses)
         return;
     HASH_DEL(core->rosters, roster);
+    core->roster_members -= roster->wire.count;
     free_roster(core, roster);
 }
 
@@ -241,14 +255,20 @@ static bool belongs(const core_roster *roster, size_t index, const kvferry_layou
 }
 
 /* Gives the document to all that lack it. */
-static void hand_out(node_core *core, core_document *document)
+static void hand_out(node_core *core, core_document *document, kvferry_report *report)
 {
     core_roster *roster, *next;
     HASH_ITER(hh, core->rosters, roster, next) {
         for (size_t i = 0; roster->missing && i < roster->wire.count; i++) {
-            if (roster->documents[i] || strcmp(roster->wire.members[i].digest, document->digest) != 0 ||
-                !belongs(roster, i, document->layout))
+            if (roster->documents[i] || strcmp(roster->wire.members[i].digest, document->digest) != 0)
                 continue;
+            if (!belongs(roster, i, document->layout)) {
+                base_report_add(report, "document_differs", NULL,
+                                base_format("worker %zu of engine %.100s", i, roster->wire.engine_id),
+                                base_format("%.100s", kvferry_layout_engine_id(document->layout)),
+                                "the layout document of a roster's member");
+                continue;
+            }
             roster->documents[i] = document;
             document->uses++;
             roster->missing--;
@@ -271,8 +291,21 @@ static bool wanted(node_core *core, const char *digest)
     return false;
 }
 
-void core_received_documents(node_core *core, core_link link, core_line *line,
-                             const wire_message *message)
+/* Asks for the rest, where the roster's documents did not fit into one message. */
+static void fetch_rest(node_core *core, core_line *line, size_t got)
+{
+    core_roster *roster = NULL;
+    if (line && line->use == CORE_USE_GREETER)
+        roster = ((core_engine *)line->user)->roster;
+    else if (line && line->use == CORE_USE_TARGET)
+        roster = ((core_target *)line->user)->roster;
+    else if (line && line->use == CORE_USE_LEADER)
+        roster = core->fetching;
+    if (roster && roster->missing && got)
+        core_roster_fetch(core, roster, line);
+}
+
+void core_received_documents(node_core *core, core_link link, const wire_message *message)
 {
     const wire_documents *got = &message->body.documents;
     kvferry_report *report = NULL;
@@ -287,24 +320,18 @@ void core_received_documents(node_core *core, core_link link, core_line *line,
             continue;
         }
         if (core_document_add(core, got->documents[i], got->sizes[i], &document, report) == KVFERRY_OK)
-            hand_out(core, document);
+            hand_out(core, document, report);
         core_document_release(core, document);
     }
     if (kvferry_report_count(report)) {
         core_refused(core, message->engine_id, message->sender, report);
         core_send_reasons(core, link, message, report);
     }
-    if (line && line->use == CORE_USE_GREETER) {
-        core_engine *engine = line->user;
-        if (kvferry_report_count(report))
-            core_engine_fail(core, engine, report);
-        else if (engine->roster && engine->roster->missing && got->count)
-            core_roster_fetch(core, engine->roster, line);
-    } else if (line && line->use == CORE_USE_TARGET) {
-        core_target *target = line->user;
-        if (target->roster->missing && got->count)
-            core_roster_fetch(core, target->roster, line);
-    }
+    core_line *line = core_line_find(core, link);
+    if (kvferry_report_count(report) && line && line->use == CORE_USE_GREETER)
+        core_engine_fail(core, line->user, report);
+    else
+        fetch_rest(core, line, got->count);
     core_engine_documents(core);
     core_targets_documents(core);
     kvferry_report_free(report);

@@ -249,8 +249,18 @@ static void greet(node_core *core, core_engine *engine)
         engine->line = core_line_open(core, engine->addresses[engine->address_at], CORE_USE_GREETER,
                                       engine);
     if (engine->line)
-        core_send_hello(core, engine->line->id, engine->line->peer, WIRE_HELLO, false, NULL);
+        core_send_hello(core, engine->line->id, "", WIRE_HELLO, false, NULL);
     wait_retry(core, engine);
+}
+
+/* How many there are with those that the engine needs. */
+static size_t count_sources(node_core *core, const core_engine *engine)
+{
+    size_t count = HASH_COUNT(core->sources);
+    for (size_t i = 0; i < engine->roster->wire.count; i++)
+        count += engine->pairing->asks[i] &&
+                 !core_source_find(core, engine->roster->wire.members[i].incarnation);
+    return count;
 }
 
 /* All documents are here: plans, and links to those that are to be asked. */
@@ -271,6 +281,12 @@ static void plan(node_core *core, core_engine *engine)
         engine->pairing->refusal = NULL; /* outlives the pairing, which is not used any more */
         core_engine_fail(core, engine, reasons);
         kvferry_report_free(reasons);
+        return;
+    }
+    if (HASH_COUNT(core->targets) + count_sources(core, engine) > core->options.max_peers) {
+        core_engine_fail_with(core, engine, "too_many_peers",
+                              base_format("at most %u", core->options.max_peers), "more",
+                              "workers of other engines");
         return;
     }
     engine->state = CORE_ENGINE_LINKS;

@@ -141,6 +141,8 @@ void core_send_error(node_core *core, core_link link, const wire_message *about,
 /* HELLO and WELCOME: who this node is. `to`: the incarnation of the other; "" unknown. */
 void core_send_hello(node_core *core, core_link link, const char *to, wire_type type, bool sibling,
                      const kvferry_report *reasons);
+/* WELCOME to one that knows the own roster by its digest. */
+void core_send_brief_welcome(node_core *core, core_link link, const char *to);
 
 /* --- documents and rosters: core_document.c ------------------------------------------------------- */
 
@@ -184,8 +186,7 @@ size_t core_roster_index(const core_roster *roster, const kvferry_worker *worker
 void core_roster_fetch(node_core *core, core_roster *roster, core_line *line);
 /* GET: sends what is here of it. DOCUMENTS: keeps what is wanted. */
 void core_received_get(node_core *core, core_link link, const wire_message *message);
-void core_received_documents(node_core *core, core_link link, core_line *line,
-                             const wire_message *message);
+void core_received_documents(node_core *core, core_link link, const wire_message *message);
 uint32_t core_worker_index(const kvferry_worker *worker);
 uint64_t core_worker_count(const kvferry_worker *worker);
 
@@ -257,6 +258,7 @@ uint64_t core_owners_set(node_core *core, const kvferry_block_table *tables, siz
 
 typedef struct core_tombstone {
     char incarnation[WIRE_INCARNATION_TEXT];
+    bool proven; /* it is dead; else another has taken its place, as far as is known */
     uint64_t forget_at;
     struct core_tombstone *prev, *next;
     UT_hash_handle hh;
@@ -287,6 +289,7 @@ struct node_core {
     core_planned *planned;
     core_pairing *pairings;
     core_line *lines;
+    uint64_t document_bytes, roster_members; /* of all that are kept */
 
     core_roster *own; /* NULL: incomplete */
     core_sibling *siblings; /* leader: by rank */
@@ -310,6 +313,7 @@ struct node_core {
     core_supply *offers;
     core_supply *early_offers, *expected_offers, *past_offers;
     size_t early_count, expected_count, past_count;
+    size_t kept_members; /* of all offers that are early or past */
     size_t offer_count; /* not released */
     uint64_t early_bytes; /* of tables of asks that wait for an offer */
     uint64_t told[CORE_TOLD];
@@ -330,8 +334,12 @@ void core_reasons_copy(kvferry_report *to, const kvferry_report *from, size_t li
 const char *core_reasons_code(const kvferry_report *reasons, const char *otherwise);
 const char *core_reasons_text(const kvferry_report *reasons, const char *otherwise);
 void core_code_set(char code[CORE_CODE], const char *from);
+/* Proven to be dead: what still comes of it is from before. */
 bool core_dead(node_core *core, const char *incarnation);
-void core_tombstone_add(node_core *core, const char *incarnation);
+bool core_replaced(node_core *core, const char *incarnation);
+void core_tombstone_add(node_core *core, const char *incarnation, bool proven);
+/* It lives, other than it seemed. */
+void core_tombstone_remove(node_core *core, const char *incarnation);
 void core_tombstone_drop(node_core *core, core_tombstone *stone);
 /* Once everything is ended for good and no write is in flight: says BYE. */
 void core_leave(node_core *core);

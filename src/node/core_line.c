@@ -123,25 +123,47 @@ void core_send_error(node_core *core, core_link link, const wire_message *about,
     kvferry_report_free(reasons);
 }
 
+static void fill_hello(node_core *core, wire_message *message, wire_member *self)
+{
+    wire_hello *hello = &message->body.hello;
+    self->worker = core->worker;
+    self->address = core->options.address;
+    memcpy(self->incarnation, core->incarnation, sizeof(self->incarnation));
+    memcpy(self->digest, core->document->digest, sizeof(self->digest));
+    hello->worker = core->worker;
+    memcpy(hello->incarnation, core->incarnation, sizeof(hello->incarnation));
+    hello->expects = "";
+    hello->engine = core->options.engine;
+    hello->binding = core->options.binding;
+    hello->binding_size = core->options.binding_size;
+    hello->lease_ms = core->options.lease_ns / 1000000;
+}
+
 void core_send_hello(node_core *core, core_link link, const char *to, wire_type type, bool sibling,
                      const kvferry_report *reasons)
 {
     wire_message message = {.type = type, .reasons = reasons};
     wire_hello *hello = &message.body.hello;
-    wire_member self = {.worker = core->worker, .address = core->options.address};
-    memcpy(self.incarnation, core->incarnation, sizeof(self.incarnation));
-    memcpy(self.digest, core->document->digest, sizeof(self.digest));
-    hello->worker = core->worker;
-    memcpy(hello->incarnation, core->incarnation, sizeof(hello->incarnation));
-    hello->expects = type == WIRE_HELLO ? to : "";
+    wire_member self = {0};
+    bool asks = type == WIRE_HELLO;
+    fill_hello(core, &message, &self);
     hello->sibling = sibling;
-    hello->engine = core->options.engine;
-    hello->binding = core->options.binding;
-    hello->binding_size = core->options.binding_size;
-    hello->lease_ms = core->options.lease_ns / 1000000;
+    if (asks)
+        hello->expects = to;
     if (core->own && !reasons)
         hello->roster = core->own->wire;
     else
         hello->roster = (wire_roster){.engine_id = core->engine_id, .members = &self, .count = 1};
-    core_send_to(core, link, type == WIRE_HELLO ? "" : to, &message);
+    core_send_to(core, link, asks ? "" : to, &message);
+}
+
+void core_send_brief_welcome(node_core *core, core_link link, const char *to)
+{
+    wire_message message = {.type = WIRE_WELCOME};
+    wire_member self = {0};
+    fill_hello(core, &message, &self);
+    message.body.hello.roster = core->own->wire;
+    message.body.hello.roster.members = NULL;
+    message.body.hello.roster.count = 0;
+    core_send_to(core, link, to, &message);
 }

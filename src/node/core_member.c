@@ -11,7 +11,7 @@ core_member *core_member_find(core_supply *offer, const char *incarnation)
     return NULL;
 }
 
-core_member *core_member_add(core_supply *offer, const char *incarnation)
+core_member *core_member_add(node_core *core, core_supply *offer, const char *incarnation)
 {
     core_member *member = offer->member_count < WIRE_MAX_WORKERS ? base_alloc(1, sizeof(*member)) : NULL;
     if (!member)
@@ -22,7 +22,18 @@ core_member *core_member_add(core_supply *offer, const char *incarnation)
     member->next = offer->members;
     offer->members = member;
     offer->member_count++;
+    if (offer->state == CORE_SUPPLY_EARLY || offer->state == CORE_SUPPLY_PAST)
+        core->kept_members++;
     return member;
+}
+
+void core_member_shrink(core_member *member)
+{
+    if (kvferry_report_count(member->reasons) <= 1)
+        return;
+    kvferry_report *first = core_reason(member->code, NULL, NULL, core_reasons_text(member->reasons, ""));
+    kvferry_report_free(member->reasons);
+    member->reasons = first;
 }
 
 static void leave_tables(node_core *core, core_member *member)
@@ -86,7 +97,7 @@ static void send_settled(node_core *core, core_member *member)
 {
     core_link link = core_line_find(core, member->settle_link) ? member->settle_link : way_to(core, member);
     wire_message message = {.type = WIRE_SETTLED, .transfer_id = member->offer->id};
-    memcpy(message.body.verdict.attempt, member->attempt, sizeof(message.body.verdict.attempt));
+    memcpy(message.body.verdict.attempt, member->settle_attempt, sizeof(message.body.verdict.attempt));
     message.body.verdict.outcome = member->outcome;
     if (link)
         core_send_to(core, link, member->incarnation, &message);

@@ -144,6 +144,9 @@ void core_received_sibling(node_core *core, core_link link, const wire_message *
             bool same = sibling->known &&
                         strcmp(sibling->member.incarnation, message->sender) == 0;
             if (same || note_sibling(core, sibling, message)) {
+                core_line *before = sibling->link == link ? NULL : core_line_find(core, sibling->link);
+                if (before && before->use == CORE_USE_SIBLING)
+                    core_line_close(core, before);
                 sibling->link = link;
                 if (!sibling->document)
                     ask_document(core, sibling);

@@ -10,7 +10,7 @@ static void send_ask(node_core *core, core_part *part)
     uint64_t left = request->deadline > core->now ? request->deadline - core->now : 0;
     wire_message message = {.type = WIRE_ASK, .transfer_id = request->id};
     wire_ask *ask = &message.body.ask;
-    memcpy(ask->attempt, request->attempt, sizeof(ask->attempt));
+    memcpy(ask->attempt, part->attempt, sizeof(ask->attempt));
     memcpy(ask->source_roster, request->pairing->source->wire.digest, sizeof(ask->source_roster));
     memcpy(ask->target_roster, request->pairing->target->wire.digest, sizeof(ask->target_roster));
     ask->tokens = request->tokens;
@@ -30,7 +30,7 @@ static void send_settle(node_core *core, core_part *part)
     wire_message message = {
         .type = WIRE_SETTLE, .transfer_id = request->id, .reasons = request->reasons};
     wire_verdict *settle = &message.body.verdict;
-    memcpy(settle->attempt, request->attempt, sizeof(settle->attempt));
+    memcpy(settle->attempt, part->attempt, sizeof(settle->attempt));
     settle->outcome = (wire_outcome)request->outcome;
     core_source_send(core, part->source, &message);
 }

@@ -14,6 +14,7 @@ struct core_target {
     wire_member member;
     char *address;
     bool welcomed; /* else its engine's documents are still to come */
+    bool knows;    /* the own roster, by its digest */
     core_roster *roster;
     core_pairing *pairing;
     core_line *lines, *line; /* all, and the last that it spoke over */
@@ -91,6 +92,7 @@ struct core_member {
     bool pending;            /* how it ends is decided; its write is not over yet */
     bool settle_asked;       /* an answer SETTLED is owed, over settle_link */
     core_link settle_link;
+    char settle_attempt[WIRE_INCARNATION_TEXT];
     size_t slot;             /* in the pairing's targets; SIZE_MAX: in none */
     core_pairing *pairing;   /* whose slot; NULL: none */
     wire_outcome outcome;
@@ -154,7 +156,11 @@ void core_supplies_free(node_core *core);
 core_supply *core_supply_get(node_core *core, const char *id);
 
 core_member *core_member_find(core_supply *offer, const char *incarnation);
-core_member *core_member_add(core_supply *offer, const char *incarnation);
+core_member *core_member_add(node_core *core, core_supply *offer, const char *incarnation);
+/* How many members of offers that are early or past are kept. */
+size_t core_kept_limit(const node_core *core);
+/* Of its reasons only the first. */
+void core_member_shrink(core_member *member);
 bool core_member_ask(node_core *core, core_member *member, core_target *target, const wire_ask *ask);
 void core_member_send_verdict(node_core *core, core_member *member, core_link link);
 /* Ends what the member wants; its write is canceled first, and the verdict comes when it is over. */

@@ -221,9 +221,12 @@ static bool make_parts(node_core *core, core_request *request, core_engine *engi
         core_part *before = find_part(request, source->incarnation);
         core_part *part = &parts[count++];
         *part = (core_part){.request = request, .source = source, .index = i};
+        core_incarnation_text(core_random(core), part->attempt);
         if (before) {
             kept += before->asked && !before->confirmed;
+            memcpy(part->attempt, before->attempt, sizeof(part->attempt));
             part->asked = before->asked;
+            part->again = before->again;
             part->done = before->done;
             part->confirmed = before->done;
             part->copies = before->copies;
@@ -355,7 +358,6 @@ kvferry_status core_ask(node_core *core, const kvferry_ask *ask, uint64_t now, k
         free_request(core, request);
         return status;
     }
-    core_incarnation_text(core_random(core), request->attempt);
     request->tokens = ask->tokens;
     request->verify = core->options.verify;
     request->begun = core->now;
@@ -382,13 +384,20 @@ kvferry_status core_ask(node_core *core, const kvferry_ask *ask, uint64_t now, k
 static core_part *find_addressed(node_core *core, core_line *line, const wire_message *message)
 {
     core_request *request = find_request(core, message->transfer_id);
-    core_part *part = request && line->use == CORE_USE_SOURCE &&
-                              strcmp(request->attempt, message->body.verdict.attempt) == 0
-                          ? find_part(request, message->sender)
-                          : NULL;
+    core_part *part =
+        request && line->use == CORE_USE_SOURCE ? find_part(request, message->sender) : NULL;
+    if (part && strcmp(part->attempt, message->body.verdict.attempt) != 0)
+        part = NULL;
     if (!part)
         core->statistics.ignored++;
     return part;
+}
+
+/* What is asked next is not answered by what was said before. */
+static void new_attempt(node_core *core, core_part *part)
+{
+    core_incarnation_text(core_random(core), part->attempt);
+    part->again = true;
 }
 
 /* A roster has changed since the handshake: shakes hands again and asks again, once for each state of things. */
@@ -402,7 +411,7 @@ static bool ask_again(node_core *core, core_part *part)
     if (!engine || strcmp(rosters, request->refused_rosters) == 0)
         return false;
     memcpy(request->refused_rosters, rosters, sizeof(rosters));
-    part->asked = false;
+    new_attempt(core, part);
     request->state = CORE_REQUEST_CONNECTS;
     request->engine = engine;
     DL_APPEND(engine->requests, request);
@@ -421,11 +430,14 @@ static void failed_verdict(node_core *core, core_part *part, const wire_message 
     if (request->state == CORE_REQUEST_ASKS && changed && ask_again(core, part))
         return;
     if (request->state == CORE_REQUEST_CONNECTS && changed) {
-        part->asked = false;
+        new_attempt(core, part);
         return;
     }
-    part->confirmed = true;
-    part->told |= !changed; /* one that was refused for its rosters may still be waited for */
+    /* An earlier attempt was refused, but who knows whether a late copy of that ask was not served. */
+    if (part->again && strcmp(code, "transfer_over") == 0 && request->state == CORE_REQUEST_ENDED)
+        return;
+    part->confirmed = !(part->again && strcmp(code, "transfer_over") == 0);
+    part->told |= part->confirmed && !changed; /* refused for its rosters, it may still be waited for */
     if (request->state == CORE_REQUEST_ENDED)
         core_part_confirm(core, part, part->told);
     else

@@ -34,13 +34,13 @@ static void send_waiting(node_core *core, core_link link, const wire_message *ab
 }
 
 /* Its members are those of the pairing. */
-static bool claim(core_supply *offer, core_target *target)
+static bool claim(node_core *core, core_supply *offer, core_target *target)
 {
     core_pairing *pairing = target->pairing;
     for (size_t i = 0; i < pairing->target->wire.count; i++) {
         const char *incarnation = pairing->target->wire.members[i].incarnation;
         if (pairing->asks[i] && !core_member_find(offer, incarnation) &&
-            !core_member_add(offer, incarnation))
+            !core_member_add(core, offer, incarnation))
             return false;
     }
     offer->pairing = pairing;
@@ -62,11 +62,11 @@ static bool claim(core_supply *offer, core_target *target)
 }
 
 /* Members of which it is known that they never will ask are settled. */
-static void settle_dead(node_core *core, core_supply *offer)
+static void settle_replaced(node_core *core, core_supply *offer)
 {
     offer->held = true;
     for (core_member *member = offer->members; member; member = member->next)
-        if (member->state == CORE_MEMBER_EXPECTED && core_dead(core, member->incarnation))
+        if (member->state == CORE_MEMBER_EXPECTED && core_replaced(core, member->incarnation))
             core_member_settle(core, member, WIRE_FAILED, "incarnation",
                                "the decode worker was restarted", NULL);
     offer->held = false;
@@ -101,9 +101,9 @@ static core_member *first_ask(node_core *core, core_link link, core_target *targ
         return NULL;
     }
     if (!*offer->engine_id) {
-        if (!claim(offer, target))
+        if (!claim(core, offer, target))
             return NULL;
-        settle_dead(core, offer);
+        settle_replaced(core, offer);
     }
     core_member *member = core_member_find(offer, message->sender);
     if (!member)
@@ -178,22 +178,22 @@ static void settle(node_core *core, core_link link, core_member *member, const w
 {
     static const char *const codes[] = {"", "target_failed", "target_aborted", "target_expired"};
     const wire_verdict *verdict = &message->body.verdict;
-    bool other = *member->attempt && *verdict->attempt && strcmp(member->attempt, verdict->attempt) != 0;
-    if (member->state == CORE_MEMBER_SETTLED || other) {
+    if (member->state == CORE_MEMBER_SETTLED) {
         core->statistics.ignored++;
-        send_settled(core, link, message, other ? verdict->outcome : member->outcome);
+        send_settled(core, link, message, member->outcome);
         return;
     }
     if (!*member->attempt)
         memcpy(member->attempt, verdict->attempt, sizeof(member->attempt));
     member->settle_asked = true;
     member->settle_link = link;
+    memcpy(member->settle_attempt, verdict->attempt, sizeof(member->settle_attempt));
     wire_outcome outcome = verdict->outcome < WIRE_WAITING ? verdict->outcome : WIRE_FAILED;
     bool before = member->pending;
     core_member_settle(core, member, outcome, core_reasons_code(message->reasons, codes[outcome]),
-                       core_reasons_text(message->reasons, "the decode worker settled"), message->reasons);
+                       core_reasons_text(message->reasons, "the decode worker settled"), NULL);
     if (before || member->pending) /* a sign of life until its write is over */
-        send_waiting(core, link, message, member->attempt);
+        send_waiting(core, link, message, verdict->attempt);
 }
 
 void core_received_settle(node_core *core, core_link link, core_line *line, const wire_message *message)
@@ -205,11 +205,11 @@ void core_received_settle(node_core *core, core_link link, core_line *line, cons
     if (!offer)
         return;
     offer->held = true;
-    if (target && !*offer->engine_id && offer->state < CORE_SUPPLY_ENDED && claim(offer, target))
-        settle_dead(core, offer);
+    if (target && !*offer->engine_id && offer->state < CORE_SUPPLY_ENDED && claim(core, offer, target))
+        settle_replaced(core, offer);
     core_member *member = core_member_find(offer, message->sender);
-    if (!member)
-        member = core_member_add(offer, message->sender);
+    if (!member && core->kept_members < core_kept_limit(core))
+        member = core_member_add(core, offer, message->sender);
     if (member)
         settle(core, link, member, message);
     offer->held = false;

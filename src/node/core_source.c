@@ -230,7 +230,7 @@ void core_source_died(node_core *core, core_source *source, bool lingers, const 
     if (source->dead)
         return;
     source->dead = true;
-    core_tombstone_add(core, source->incarnation);
+    core_tombstone_add(core, source->incarnation, true);
     core_log(core, KVFERRY_LOG_WARNING, "engine %s, worker %s at %s: dead, %s: %s", source->engine_id,
              source->incarnation, source->address, code, why);
     if (source->line)

@@ -41,9 +41,14 @@ static void free_offer(node_core *core, core_supply *offer)
     free(offer);
 }
 
+/* A worker's offers have few members; where they have many, less is remembered. */
+size_t core_kept_limit(const node_core *core) { return 4 * (size_t)core->options.max_transfers; }
+
 /* Out of the list that its state puts it into. */
 static void leave_list(node_core *core, core_supply *offer)
 {
+    if (offer->state == CORE_SUPPLY_PAST || offer->state == CORE_SUPPLY_EARLY)
+        core->kept_members -= offer->member_count;
     if (offer->state == CORE_SUPPLY_PAST) {
         DL_DELETE(core->past_offers, offer);
         core->past_count--;
@@ -53,6 +58,21 @@ static void leave_list(node_core *core, core_supply *offer)
     } else if (offer->state == CORE_SUPPLY_EARLY) {
         DL_DELETE(core->early_offers, offer);
         core->early_count--;
+    }
+}
+
+static void enter_list(node_core *core, core_supply *offer)
+{
+    core->kept_members += offer->member_count;
+    if (offer->state == CORE_SUPPLY_PAST) {
+        DL_APPEND(core->past_offers, offer);
+        core->past_count++;
+    } else if (offer->expected) {
+        DL_APPEND(core->expected_offers, offer);
+        core->expected_count++;
+    } else {
+        DL_APPEND(core->early_offers, offer);
+        core->early_count++;
     }
 }
 
@@ -113,8 +133,7 @@ static void on_time(node_core *core, void *owner)
     if (over && offer->state == CORE_SUPPLY_EARLY && offer->expected) {
         leave_list(core, offer);
         offer->expected = false;
-        DL_APPEND(core->early_offers, offer);
-        core->early_count++;
+        enter_list(core, offer);
         offer->lease_end = core_after(core, core->options.remember_ns);
         over = false;
     }
@@ -147,8 +166,11 @@ static void become_past(node_core *core, core_supply *offer)
     offer->state = CORE_SUPPLY_PAST;
     offer->lease_end = core_after(core, core->options.remember_ns);
     core_supply_schedule(core, offer);
-    DL_APPEND(core->past_offers, offer);
-    if (++core->past_count > core->options.max_transfers)
+    for (core_member *member = offer->members; member; member = member->next)
+        core_member_shrink(member);
+    enter_list(core, offer);
+    while (core->past_offers != offer && (core->past_count > core->options.max_transfers ||
+                                          core->kept_members > core_kept_limit(core)))
         forget(core, core->past_offers);
 }
 
@@ -242,15 +264,10 @@ static core_supply *make_early(node_core *core, const char *id, bool expected)
         return NULL;
     offer->expected = expected;
     offer->lease_end = core_after(core, expected ? core->options.lease_ns : core->options.remember_ns);
-    if (expected) {
-        DL_APPEND(core->expected_offers, offer);
-        core->expected_count++;
-    } else {
-        if (core->early_count >= core->options.max_transfers)
-            drop_early(core);
-        DL_APPEND(core->early_offers, offer);
-        core->early_count++;
-    }
+    while (!expected && core->early_offers && (core->early_count >= core->options.max_transfers ||
+                                               core->kept_members > core_kept_limit(core)))
+        drop_early(core);
+    enter_list(core, offer);
     core_supply_schedule(core, offer);
     return offer;
 }
@@ -305,8 +322,7 @@ kvferry_status core_expect(node_core *core, const char *transfer_id, uint64_t no
     leave_list(core, known);
     known->expected = true;
     known->lease_end = core_after(core, core->options.lease_ns);
-    DL_APPEND(core->expected_offers, known);
-    core->expected_count++;
+    enter_list(core, known);
     core_supply_schedule(core, known);
     return KVFERRY_OK;
 }

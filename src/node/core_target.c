@@ -182,7 +182,9 @@ static void welcome(node_core *core, core_target *target)
                  target->incarnation);
     }
     target->welcomed = true;
-    if (target->line)
+    if (target->line && target->knows)
+        core_send_brief_welcome(core, target->line->id, target->incarnation);
+    else if (target->line)
         core_send_hello(core, target->line->id, target->incarnation, WIRE_WELCOME, false, NULL);
 }
 
@@ -195,18 +197,33 @@ void core_targets_documents(node_core *core)
     }
 }
 
-/* Another worker has this one's rank: it was restarted. */
+/* Others that had this rank of the engine, as far as is known, are no more: what they were to ask for is settled. */
 static void replace(node_core *core, const wire_message *message)
 {
-    core_target *target, *next;
-    HASH_ITER(hh, core->targets, target, next) {
-        if (strcmp(target->engine_id, message->engine_id) != 0 ||
-            memcmp(&target->member.worker, &message->body.hello.worker, sizeof(kvferry_worker)) != 0 ||
-            strcmp(target->incarnation, message->sender) == 0)
+    const kvferry_worker *worker = &message->body.hello.worker;
+    const char *text = "the decode worker was restarted";
+    core_tombstone_remove(core, message->sender);
+    core_target *target, *next_target;
+    HASH_ITER(hh, core->targets, target, next_target) {
+        if (strcmp(target->engine_id, message->engine_id) == 0 &&
+            memcmp(&target->member.worker, worker, sizeof(*worker)) == 0 &&
+            strcmp(target->incarnation, message->sender) != 0) {
+            core_tombstone_add(core, target->incarnation, false);
+            core_target_lost(core, target, "incarnation", text);
+            break;
+        }
+    }
+    core_pairing *pairing, *next;
+    HASH_ITER(hh, core->pairings, pairing, next) {
+        size_t slot = pairing->side == KVFERRY_SIDE_PREFILL &&
+                              strcmp(pairing->target->wire.engine_id, message->engine_id) == 0
+                          ? core_roster_index(pairing->target, worker)
+                          : SIZE_MAX;
+        if (slot == SIZE_MAX ||
+            strcmp(pairing->target->wire.members[slot].incarnation, message->sender) == 0)
             continue;
-        core_tombstone_add(core, target->incarnation);
-        core_target_lost(core, target, "incarnation", "the decode worker was restarted");
-        return;
+        core_tombstone_add(core, pairing->target->wire.members[slot].incarnation, false);
+        settle_slots(core, pairing, slot, "incarnation", text);
     }
 }
 
@@ -283,6 +300,7 @@ static void accept(node_core *core, core_link link, const wire_message *message,
         return;
     }
     join(core, target, line);
+    target->knows = *message->body.hello.expects != 0;
     core_roster_release(core, target->roster);
     target->roster = roster;
     if (!roster->missing)

@@ -88,11 +88,26 @@ void core_code_set(char code[CORE_CODE], const char *from) { snprintf(code, CORE
 
 /* --- the dead --------------------------------------------------------------------------------------------- */
 
-bool core_dead(node_core *core, const char *incarnation)
+static core_tombstone *find_stone(node_core *core, const char *incarnation)
 {
     core_tombstone *stone;
     HASH_FIND_STR(core->tombstones, incarnation, stone);
-    return stone != NULL;
+    return stone;
+}
+
+bool core_dead(node_core *core, const char *incarnation)
+{
+    const core_tombstone *stone = find_stone(core, incarnation);
+    return stone && stone->proven;
+}
+
+bool core_replaced(node_core *core, const char *incarnation) { return find_stone(core, incarnation) != NULL; }
+
+void core_tombstone_remove(node_core *core, const char *incarnation)
+{
+    core_tombstone *stone = find_stone(core, incarnation);
+    if (stone)
+        core_tombstone_drop(core, stone);
 }
 
 void core_tombstone_drop(node_core *core, core_tombstone *stone)
@@ -102,13 +117,17 @@ void core_tombstone_drop(node_core *core, core_tombstone *stone)
     free(stone);
 }
 
-void core_tombstone_add(node_core *core, const char *incarnation)
+void core_tombstone_add(node_core *core, const char *incarnation, bool proven)
 {
-    if (core_dead(core, incarnation))
+    core_tombstone *stone = find_stone(core, incarnation);
+    if (stone) {
+        stone->proven |= proven;
         return;
-    core_tombstone *stone = base_alloc(1, sizeof(*stone));
+    }
+    stone = base_alloc(1, sizeof(*stone));
     if (!stone)
         return;
+    stone->proven = proven;
     snprintf(stone->incarnation, sizeof(stone->incarnation), "%s", incarnation);
     stone->forget_at = core_after(core, core->options.remember_ns);
     HASH_ADD_STR(core->tombstones, incarnation, stone);
