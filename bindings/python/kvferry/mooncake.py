@@ -1,0 +1,328 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mooncake Transfer Engine out of its PyPI wheel, as an engine of kvferry.
+
+The library's own engine "mooncake" needs libtransfer_engine.so, which the wheels do not have. What they have is a
+Python module: this engine, "mooncake-python", is its TransferEngine behind the functions of
+struct kvferry_engine_ops (include/kvferry/engine.h). Its calls take Python's lock; docs/engines.md compares the two.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import importlib.metadata
+import itertools
+import os
+import queue
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from ctypes import CFUNCTYPE, POINTER, byref, c_bool, c_char_p, c_int, c_size_t, c_uint64, c_void_p
+from dataclasses import dataclass, field
+from typing import Any
+
+from kvferry import _library
+from kvferry.report import Error, Report
+
+NAME = "mooncake-python"
+
+#: The first version whose writes over TCP are visible at the target when they are said to be done.
+OLDEST = (0, 3, 12)
+
+_OK, _UNSUPPORTED, _BUSY, _ENGINE, _NO_SPACE = 0, 7, 8, 13, 5
+_WRITE = 0
+
+#: More than about 2,048 descriptors with one peer hang the TCP transport (docs/engines.md).
+_OUTSTANDING = 1024
+
+
+class _CCopy(ctypes.Structure):
+    _fields_ = [
+        ("local", c_void_p),
+        ("remote", c_uint64),
+        ("bytes", c_uint64),
+        ("local_segment", c_void_p),
+        ("remote_segment", c_void_p),
+    ]
+
+
+class _CCapabilities(ctypes.Structure):
+    _fields_ = [
+        ("name", c_char_p),
+        ("max_batch", c_uint64),
+        ("max_outstanding", c_uint64),
+        ("max_copy_bytes", c_uint64),
+        *((name, c_bool) for name in ("writes", "reads", "cancels", "allocates", "device_memory")),
+    ]
+
+
+class _CEngineOptions(ctypes.Structure):
+    _fields_ = [("size", c_size_t), ("transport", c_char_p), ("net_devices", c_char_p)]
+
+
+_BatchEnd = CFUNCTYPE(None, c_void_p, c_int, c_char_p)
+
+# The members of struct kvferry_engine_ops behind `name`, in their order.
+_MEMBERS: dict[str, Any] = {
+    "open": CFUNCTYPE(c_int, POINTER(_CEngineOptions), POINTER(c_void_p), c_void_p),
+    "close": CFUNCTYPE(None, c_void_p),
+    "capabilities": CFUNCTYPE(None, c_void_p, POINTER(_CCapabilities)),
+    "fd": CFUNCTYPE(c_int, c_void_p),
+    "arm": CFUNCTYPE(c_int, c_void_p),
+    "progress": CFUNCTYPE(c_bool, c_void_p),
+    "segment_register": CFUNCTYPE(c_int, c_void_p, c_void_p, c_uint64, c_int, POINTER(c_void_p), c_void_p),
+    "segment_allocate": CFUNCTYPE(c_int, c_void_p, c_uint64, POINTER(c_void_p), POINTER(c_void_p), c_void_p),
+    "segment_unregister": CFUNCTYPE(None, c_void_p, c_void_p),
+    "address_export": CFUNCTYPE(c_int, c_void_p, c_void_p, POINTER(c_size_t)),
+    "segment_export": CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p, POINTER(c_size_t)),
+    "peer_connect": CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t, POINTER(c_void_p), c_void_p),
+    "segment_import": CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p, c_size_t, POINTER(c_void_p), c_void_p),
+    "peer_lost": CFUNCTYPE(c_bool, c_void_p, c_void_p),
+    "peer_close": CFUNCTYPE(None, c_void_p, c_void_p),
+    "submit": CFUNCTYPE(c_int, c_void_p, c_void_p, c_int, POINTER(_CCopy), c_size_t, _BatchEnd, c_void_p, c_void_p),
+    "cancel": CFUNCTYPE(None, c_void_p, c_void_p, c_void_p),
+}
+_OPTIONAL = {"segment_allocate", "cancel"}
+
+
+class _COps(ctypes.Structure):
+    _fields_ = [("size", c_size_t), ("name", c_char_p), *_MEMBERS.items()]
+
+
+@dataclass
+class _Peer:
+    session: str
+    running: set[Future[None]] = field(default_factory=set)
+
+
+class _Engine:
+    """One TransferEngine. Its writes block, so each batch has a thread of a pool until it is over."""
+
+    def __init__(self, transport: str, devices: str) -> None:
+        from mooncake.engine import TransferEngine
+
+        self._engine = TransferEngine()
+        host = os.environ.get("VLLM_HOST_IP") or "127.0.0.1"
+        if self._engine.initialize(host, "P2PHANDSHAKE", transport or "tcp", devices) != 0:
+            raise RuntimeError(f"TransferEngine.initialize({host!r}, 'P2PHANDSHAKE', {transport or 'tcp'!r}) failed")
+        self.session = f"{'[' + host + ']' if ':' in host else host}:{self._engine.get_rpc_port()}".encode()
+        self._pool = ThreadPoolExecutor(max_workers=8, thread_name_prefix="kvferry-mooncake")
+        self._ended: queue.SimpleQueue[tuple[Any, int, int, bytes | None]] = queue.SimpleQueue()
+        self.wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self.peers: dict[int, _Peer] = {}
+        self.segments: dict[int, int] = {}
+        self.numbers = itertools.count(1)
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True)
+        os.close(self.wake)
+
+    def register(self, address: int, size: int) -> None:
+        code = self._engine.register_memory(address, size)
+        if code != 0:
+            raise RuntimeError(f"register_memory({address:#x}, {size}) answered {code}")
+
+    def unregister(self, address: int) -> None:
+        self._engine.unregister_memory(address)
+
+    def submit(self, peer: _Peer, write: bool, copies: list[tuple[int, int, int]], end: Any, batch: int) -> None:
+        future = self._pool.submit(self._move, peer.session, write, copies, end, batch)
+        peer.running.add(future)
+        future.add_done_callback(peer.running.discard)
+
+    def _move(self, session: str, write: bool, copies: list[tuple[int, int, int]], end: Any, batch: int) -> None:
+        local, remote, sizes = (list(column) for column in zip(*copies, strict=True))
+        call = self._engine.batch_transfer_sync_write if write else self._engine.batch_transfer_sync_read
+        status, detail = _OK, None
+        try:
+            code = call(session, local, remote, sizes)
+            if code != 0:
+                status, detail = _ENGINE, f"Mooncake: {len(copies)} copies with {session} failed: {code}".encode()
+        except Exception as error:
+            status, detail = _ENGINE, f"Mooncake: {error}".encode()
+        self._ended.put((end, batch, status, detail))
+        os.eventfd_write(self.wake, 1)
+
+    def waits(self) -> bool:
+        return not self._ended.empty()
+
+    def progress(self) -> bool:
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self.wake)
+        active = False
+        while not self._ended.empty():
+            end, batch, status, detail = self._ended.get()
+            end(batch, status, detail)
+            active = True
+        return active
+
+    def disconnect(self, number: int) -> None:
+        """A write cannot be stopped: waits for those that run."""
+        peer = self.peers.pop(number)
+        wait(set(peer.running))
+        self.progress()
+
+
+_engines: dict[int, _Engine] = {}
+_numbers = itertools.count(1)
+
+
+def _say(report: int | None, error: Exception) -> None:
+    """Into the caller's report."""
+    _library.library().kvferry_report_add(report, b"engine", str(error).encode())
+
+
+def _guarded(function: Callable[..., int]) -> Callable[..., int]:
+    """A failure's words go to the report, which is the last argument."""
+
+    @functools.wraps(function)
+    def call(*arguments: Any) -> int:
+        try:
+            return function(*arguments)
+        except Exception as error:
+            _say(arguments[-1], error)
+            return _ENGINE
+
+    return call
+
+
+def _export(data: bytes, out: int, size: Any) -> int:
+    room, size.contents.value = size.contents.value, len(data)
+    if room < len(data):
+        return _NO_SPACE
+    ctypes.memmove(out, data, len(data))
+    return _OK
+
+
+@_guarded
+def _open(options: Any, out: Any, report: int | None) -> int:
+    given = options.contents
+    engine = _Engine(_library.text(given.transport), _library.text(given.net_devices))
+    out[0] = number = next(_numbers)
+    _engines[number] = engine
+    return _OK
+
+
+def _close(self: int) -> None:
+    _engines.pop(self).close()
+
+
+def _capabilities(self: int, out: Any) -> None:
+    out[0] = _CCapabilities(NAME.encode(), _OUTSTANDING // 8, _OUTSTANDING, 1 << 30, True, True, False, False, True)
+
+
+def _fd(self: int) -> int:
+    return _engines[self].wake
+
+
+def _arm(self: int) -> int:
+    return _BUSY if _engines[self].waits() else _OK
+
+
+def _progress(self: int) -> bool:
+    return _engines[self].progress()
+
+
+@_guarded
+def _segment_register(self: int, address: int, size: int, memory: int, out: Any, report: int | None) -> int:
+    engine = _engines[self]
+    engine.register(address, size)
+    out[0] = number = next(engine.numbers)
+    engine.segments[number] = address
+    return _OK
+
+
+def _segment_unregister(self: int, segment: int) -> None:
+    engine = _engines[self]
+    engine.unregister(engine.segments.pop(segment))
+
+
+def _address_export(self: int, out: int, size: Any) -> int:
+    return _export(_engines[self].session, out, size)
+
+
+def _segment_export(self: int, segment: int, out: int, size: Any) -> int:
+    return _export(b"-", out, size)  # its address is all that a peer needs, and it has that
+
+
+@_guarded
+def _peer_connect(self: int, data: int, size: int, out: Any, report: int | None) -> int:
+    engine = _engines[self]
+    out[0] = number = next(engine.numbers)
+    engine.peers[number] = _Peer(ctypes.string_at(data, size).decode())
+    return _OK
+
+
+def _segment_import(self: int, peer: int, data: int, size: int, out: Any, report: int | None) -> int:
+    out[0] = 1
+    return _OK
+
+
+def _peer_lost(self: int, peer: int) -> bool:
+    return False
+
+
+def _peer_close(self: int, peer: int) -> None:
+    _engines[self].disconnect(peer)
+
+
+@_guarded
+def _submit(
+    self: int, peer: int, direction: int, copies: Any, count: int, end: Any, batch: int, report: int | None
+) -> int:
+    engine = _engines[self]
+    listed = [(copies[at].local, copies[at].remote, copies[at].bytes) for at in range(count)]
+    # The function pointer is the library's and stays; the object around it is only valid in this call.
+    ended = _BatchEnd(ctypes.cast(end, c_void_p).value)
+    engine.submit(engine.peers[peer], direction == _WRITE, listed, ended, batch)
+    return _OK
+
+
+def _wheel_version() -> tuple[int, ...]:
+    for name in ("mooncake-transfer-engine", "mooncake-transfer-engine-non-cuda"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            return tuple(int(part) for part in importlib.metadata.version(name).split(".")[:3] if part.isdigit())
+    raise Error("no Mooncake wheel: pip install mooncake-transfer-engine", "not_found")
+
+
+@functools.cache
+def add_engine() -> str:
+    """Makes the engine known to the library, once; its name. Error: no wheel, or one that is too old."""
+    version = _wheel_version()
+    if version < OLDEST:
+        raise Error(f"Mooncake {'.'.join(map(str, version))}: expected {'.'.join(map(str, OLDEST))}", "unsupported")
+    # Without it every copy over TCP opens a connection.
+    os.environ.setdefault("MC_TCP_ENABLE_CONNECTION_POOL", "1")
+    functions = {name: kind() if name in _OPTIONAL else kind(globals()[f"_{name}"]) for name, kind in _MEMBERS.items()}
+    _kept.append(_COps(ctypes.sizeof(_COps), NAME.encode(), **functions))
+    library = _library.library()
+    _library.declare(
+        library,
+        {
+            "kvferry_engine_add": (c_int, [POINTER(_COps), c_void_p]),
+            "kvferry_report_add": (c_int, [c_void_p, c_char_p, c_char_p]),
+        },
+    )
+    with Report() as report:
+        report.check(library.kvferry_engine_add(byref(_kept[-1]), report.handle))
+    return NAME
+
+
+_kept: list[_COps] = []  # the library keeps pointers to it
+
+
+def engine_name() -> str:
+    """What to open for "mooncake": the library's own engine where libtransfer_engine.so is found, else this one."""
+    library = _library.library()
+    _library.declare(
+        library,
+        {
+            "kvferry_engine_open": (c_int, [c_char_p, c_void_p, POINTER(c_void_p), c_void_p]),
+            "kvferry_engine_close": (None, [c_void_p]),
+        },
+    )
+    engine = c_void_p()
+    if library.kvferry_engine_open(b"mooncake", None, byref(engine), None) == _OK:
+        library.kvferry_engine_close(engine)
+        return "mooncake"
+    return add_engine()

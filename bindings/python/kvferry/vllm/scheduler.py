@@ -1,0 +1,290 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The scheduler's half of the connector: which tokens are moved, from and to which blocks.
+
+Nothing here waits or talks to peers. What the workers have to do goes to them with each step's Metadata.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadata
+from vllm.logger import init_logger
+from vllm.v1.request import RequestStatus
+
+from kvferry.vllm._streams import KINDS, PAGED, STATE
+from kvferry.vllm.layout import layer_specs
+from kvferry.vllm.metrics import KvferryStats
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.v1.core.kv_cache_manager import KVCacheBlocks
+    from vllm.v1.kv_cache_interface import KVCacheConfig, MambaSpec
+    from vllm.v1.request import Request
+
+logger = init_logger(f"vllm.{__name__}")  # below the logger that vLLM sets up
+
+#: How often the lease of a request that waits for its turn on the decode side is prolonged.
+RENEW_SECONDS = 60.0
+
+#: One block table: the token its first block starts at, and block ids.
+GroupBlocks = tuple[int, list[int]]
+
+
+@dataclass
+class Offer:
+    """A prefilled request: its blocks are held until the workers report it as sent."""
+
+    request_id: str
+    transfer_id: str
+    tokens: int
+    groups: list[GroupBlocks]
+
+
+@dataclass
+class Ask:
+    """A request to be loaded; without groups: only the prefill side's blocks are released."""
+
+    request_id: str
+    transfer_id: str
+    engine_id: str
+    bootstrap: str
+    tokens: int
+    groups: list[GroupBlocks]
+
+
+@dataclass
+class Metadata(KVConnectorMetadata):
+    """What the workers have to do, in this order."""
+
+    expected: list[str] = field(default_factory=list)  # transfer ids that will be offered
+    offers: list[Offer] = field(default_factory=list)
+    asks: list[Ask] = field(default_factory=list)
+    withdrawn: list[str] = field(default_factory=list)  # expected ones that will not be offered
+    aborted: list[str] = field(default_factory=list)  # asks that nobody wants any more
+    renewed: list[tuple[str, str]] = field(default_factory=list)  # (engine id, transfer id)
+
+    def is_empty(self) -> bool:
+        return not any((self.expected, self.offers, self.asks, self.withdrawn, self.aborted, self.renewed))
+
+
+@dataclass
+class _Waiting:
+    """A decode request that has not been given blocks yet."""
+
+    engine_id: str
+    transfer_id: str
+    renew_at: float
+
+
+def has_state(kv_cache_config: KVCacheConfig) -> bool:
+    """Whether a request has state that is valid at one position only, so that its last prompt element is
+    left to the decode side. (A bounded replay counts too: its window is laid out for that element.)"""
+    return kv_cache_config.has_mamba_layers or any(
+        getattr(group.kv_cache_spec, "prefix_replay_tokens", 0) for group in kv_cache_config.kv_cache_groups
+    )
+
+
+def live_state_block(blocks: Sequence[int], spec: MambaSpec) -> list[int]:
+    """The one live block of a state group: the last one before the scratch blocks of speculation."""
+    scratch = min(spec.num_speculative_blocks, len(blocks) - 1)
+    return [blocks[len(blocks) - 1 - scratch]] if blocks else []
+
+
+class Scheduler:
+    def __init__(self, vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> None:
+        config = vllm_config.kv_transfer_config
+        assert config is not None
+        self._kv_cache_config = kv_cache_config
+        self._prefills = config.is_kv_producer
+        self._decodes = config.is_kv_consumer
+        self._has_state = has_state(kv_cache_config)
+        # vLLM wraps the specs of a group whose layers differ; they are of one kind, and share its blocks.
+        self._groups = [
+            (next(iter(layer_specs(group).values())), group.kv_cache_spec.block_size)
+            for group in kv_cache_config.transfer_groups
+        ]
+        self._next = Metadata()
+        self._waiting: dict[str, _Waiting] = {}  # by request id
+        self._loading: dict[str, str] = {}  # request id -> transfer id, until reported
+        self._expected: set[str] = set()
+        self.stats = KvferryStats()
+
+    # --- arrival ----------------------------------------------------------------------------------
+
+    def on_new_request(self, request: Request) -> None:
+        params = request.kv_transfer_params
+        if not params:
+            return
+        if params.get("do_remote_prefill"):
+            if self._wanted(request, params):
+                self._waiting[request.request_id] = _Waiting(
+                    params["remote_engine_id"], params["transfer_id"], time.monotonic() + RENEW_SECONDS
+                )
+        elif params.get("do_remote_decode") and self._offered(request, params):
+            if self._has_state:
+                self._drop_last_element(request, params)
+            if params["transfer_id"] not in self._expected:
+                self._expected.add(params["transfer_id"])
+                self._next.expected.append(params["transfer_id"])
+
+    def _wanted(self, request: Request, params: dict[str, Any]) -> bool:
+        """Whether the request's cache can be asked for; says so if not, and lets vLLM compute it."""
+        missing = [key for key in ("transfer_id", "remote_engine_id", "remote_bootstrap_addr") if not params.get(key)]
+        if self._decodes and not missing:
+            return True
+        self._refuse(
+            request,
+            params,
+            f"kv_transfer_params without {', '.join(missing)}" if missing else "this engine's kv_role is kv_producer",
+        )
+        return False
+
+    def _offered(self, request: Request, params: dict[str, Any]) -> bool:
+        if self._prefills and params.get("transfer_id"):
+            return True
+        self._refuse(
+            request,
+            params,
+            "this engine's kv_role is kv_consumer" if not self._prefills else "kv_transfer_params without transfer_id",
+        )
+        return False
+
+    def _refuse(self, request: Request, params: dict[str, Any], why: str) -> None:
+        logger.error("kvferry: request %s is computed here, nothing is transferred: %s", request.request_id, why)
+        self.stats.count("bad_params")
+        params["do_remote_prefill"] = params["do_remote_decode"] = False
+
+    @staticmethod
+    def _drop_last_element(request: Request, params: dict[str, Any]) -> None:
+        """Leaves the last prompt element to the decode side: once, whatever becomes of the request here."""
+        if (
+            params.get("kvferry_dropped")
+            or request.num_prompt_tokens < 2
+            # It wants log-probabilities of its whole prompt: the decode side computes it all.
+            or request.get_skip_reading_prefix_cache()
+        ):
+            return
+        if request.prompt_token_ids is not None:
+            request.prompt_token_ids.pop()
+        if request.prompt_embeds is not None:
+            request.prompt_embeds = request.prompt_embeds[:-1]
+        request._all_token_ids.pop()
+        request.num_prompt_tokens -= 1
+        request.max_tokens = 1
+        params["kvferry_dropped"] = True
+
+    # --- decode side --------------------------------------------------------------------------------
+
+    def _boundary(self, request: Request) -> int:
+        """How many tokens the prefill side computes of the request's prompt, and this side loads."""
+        return request.num_prompt_tokens - 1 if self._has_state else request.num_prompt_tokens
+
+    def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int, bool]:
+        params = request.kv_transfer_params
+        if not params or not params.get("do_remote_prefill"):
+            return 0, False
+        count = self._boundary(request) - num_computed_tokens
+        return (count, True) if count > 0 else (0, False)
+
+    def update_state_after_alloc(self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int) -> None:
+        params = request.kv_transfer_params
+        if not params or not params.get("do_remote_prefill"):
+            return
+        params["do_remote_prefill"] = False  # one transfer a request, whatever becomes of it
+        self._waiting.pop(request.request_id, None)
+        groups: list[GroupBlocks] = []
+        if num_external_tokens > 0:
+            boundary = self._boundary(request)
+            groups = self._tables(blocks.get_block_ids(), boundary - num_external_tokens)
+            self._loading[request.request_id] = params["transfer_id"]
+        self._ask(request, params, groups)
+
+    def _ask(self, request: Request, params: dict[str, Any], groups: list[GroupBlocks]) -> None:
+        self._next.asks.append(
+            Ask(
+                request.request_id,
+                params["transfer_id"],
+                params["remote_engine_id"],
+                params["remote_bootstrap_addr"],
+                self._boundary(request) if groups else 0,
+                groups,
+            )
+        )
+
+    def _tables(self, block_ids: tuple[list[int], ...], first_token: int) -> list[GroupBlocks]:
+        """Tables by transfer group. Blocks that lie wholly before `first_token` are left out."""
+        if len(block_ids) != len(self._groups):
+            block_ids = tuple(self._kv_cache_config.select_transfer_block_ids(block_ids))
+        tables: list[GroupBlocks] = []
+        for (spec, block_size), blocks in zip(self._groups, block_ids, strict=True):
+            kind = KINDS[type(spec).__name__]
+            if kind == PAGED:
+                skipped = first_token // block_size
+                tables.append((skipped * block_size, list(blocks[skipped:])))
+            else:
+                tables.append((0, live_state_block(blocks, spec) if kind == STATE else list(blocks)))
+        return tables
+
+    # --- every step -----------------------------------------------------------------------------------
+
+    def build_metadata(self) -> Metadata:
+        now = time.monotonic()
+        for waiting in self._waiting.values():
+            if now >= waiting.renew_at:
+                waiting.renew_at = now + RENEW_SECONDS
+                self._next.renewed.append((waiting.engine_id, waiting.transfer_id))
+        metadata, self._next = self._next, Metadata()
+        return metadata
+
+    def has_pending_work(self) -> bool:
+        """Whether the workers have to hear of something although no request runs."""
+        return not self._next.is_empty()
+
+    def loaded(self, request_ids: set[str]) -> None:
+        """All workers have reported these as received."""
+        for request_id in request_ids:
+            self._loading.pop(request_id, None)
+
+    # --- the end ----------------------------------------------------------------------------------------
+
+    def request_finished(
+        self, request: Request, block_ids: tuple[list[int], ...]
+    ) -> tuple[bool, dict[str, Any] | None]:
+        params = request.kv_transfer_params
+        self._waiting.pop(request.request_id, None)
+        if not params or not params.get("transfer_id"):
+            return False, None
+        if params.get("do_remote_prefill"):
+            # It ends before it was scheduled: the prefill side's blocks are released all the same.
+            params["do_remote_prefill"] = False
+            self._ask(request, params, [])
+            return False, None
+        transfer_id = self._loading.get(request.request_id)
+        if transfer_id is not None:
+            self._next.aborted.append(transfer_id)
+            return False, None  # vLLM itself waits until the load is reported
+        if params.get("do_remote_decode"):
+            return self._prefilled(request, params["transfer_id"], block_ids), None
+        return False, None
+
+    def _prefilled(self, request: Request, transfer_id: str, block_ids: tuple[list[int], ...]) -> bool:
+        """Offers a prefilled request; False: there is nothing to offer, the blocks are free."""
+        self._expected.discard(transfer_id)
+        tokens = request.num_prompt_tokens
+        if request.status == RequestStatus.FINISHED_LENGTH_CAPPED and any(block_ids):
+            if not self._has_state or request.num_computed_tokens == tokens:
+                self._next.offers.append(Offer(request.request_id, transfer_id, tokens, self._tables(block_ids, 0)))
+                return True
+            logger.error(
+                "kvferry: request %s is not transferred: its state covers %d tokens, expected %d",
+                request.request_id,
+                request.num_computed_tokens,
+                tokens,
+            )
+        self.stats.count("withdrawn")
+        self._next.withdrawn.append(transfer_id)
+        return False

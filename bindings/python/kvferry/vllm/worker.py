@@ -1,0 +1,274 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A worker's half of the connector: its caches as a node, what the scheduler wants as the node's calls."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import torch
+from vllm import envs
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorTransferResults
+from vllm.distributed.parallel_state import get_pp_group, get_tp_group
+from vllm.logger import init_logger
+from vllm.utils.network_utils import get_ip
+
+from kvferry import mooncake
+from kvferry.layout import Layout
+from kvferry.layout import Worker as LayoutWorker
+from kvferry.node import Event, EventKind, LogLevel, Memory, Node, Outcome, Segment, Side, Table
+from kvferry.report import Error, Refused
+from kvferry.vllm.bootstrap import Bootstrap
+from kvferry.vllm.layout import document_from_vllm, write_layout
+from kvferry.vllm.metrics import KvferryStats
+from kvferry.vllm.scheduler import Ask, GroupBlocks, Metadata, Offer
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.v1.kv_cache_interface import KVCacheConfig
+
+logger = init_logger(f"vllm.{__name__}")  # below the logger that vLLM sets up
+
+_LOG = {
+    LogLevel.ERROR: logger.error,
+    LogLevel.WARNING: logger.warning,
+    LogLevel.INFO: logger.info,
+    LogLevel.DEBUG: logger.debug,
+}
+
+#: Entries of kv_connector_extra_config that are handed to the node by their names in include/kvferry/node.h.
+NODE_OPTIONS = (
+    "engine",
+    "transport",
+    "net_devices",
+    "key_file",
+    "allowed_keys",
+    "insecure",
+    "metrics_listen",
+    "lease_ms",
+    "transfer_ms",
+    "connect_ms",
+    "early_ms",
+    "retry_ms",
+    "silence_ms",
+    "linger_ms",
+    "max_transfers",
+    "max_peer_copies",
+    "verify",
+)
+
+#: How long an ask may wait for a request that the prefill side has not been given yet: a router may send both halves
+#: of a request at the same time.
+EARLY_MS = 60_000
+
+
+class _Fence:
+    """Done once all that was launched on the device before it is."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._event: Any = None
+        if device.type != "cpu":
+            self._event = torch.Event(device)
+            self._event.record()
+
+    def passed(self) -> bool:
+        return self._event is None or self._event.query()
+
+
+class Worker:
+    def __init__(self, vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> None:
+        config = vllm_config.kv_transfer_config
+        assert config is not None
+        assert config.engine_id is not None
+        self._engine_id = config.engine_id
+        self._vllm_config = vllm_config
+        self._kv_cache_config = kv_cache_config
+        self._config = config
+        self._node: Node | None = None
+        self._groups: tuple[str, ...] = ()  # names in the document, by transfer group
+        self._device = torch.device("cpu")
+        self._fenced: deque[tuple[_Fence, Metadata]] = deque()
+        self._sending: dict[str, str] = {}  # transfer id -> request id
+        self._receiving: dict[str, str] = {}
+        self._results = KVConnectorTransferResults()
+        self.stats = KvferryStats()
+
+    # --- start and end -------------------------------------------------------------------------------
+
+    def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
+        live = document_from_vllm(self._vllm_config, self._kv_cache_config, kv_caches, self._engine_id, self._worker())
+        if path := write_layout(live.layout):
+            logger.info("kvferry: this worker's layout document is in %s", path)
+        self._groups = live.groups
+        self._device = next(iter(kv_caches.values())).device
+        memory = {"cpu": Memory.HOST, "cuda": Memory.ROCM if torch.version.hip else Memory.CUDA}.get(self._device.type)
+        if memory is None:
+            raise ValueError(f"kvferry: caches are on device {self._device.type!r}: expected cpu or cuda")
+        self._node = self._open_node(live.layout, [Segment(each.address, memory) for each in live.segments])
+        self._tell_leader(self._node)
+
+    @staticmethod
+    def _worker() -> LayoutWorker:
+        """This worker's ranks. Each data-parallel rank is an engine of its own, with an id of its own."""
+        tp, pp = get_tp_group(), get_pp_group()
+        return LayoutWorker(
+            tp_rank=tp.rank_in_group, tp_size=tp.world_size, pp_rank=pp.rank_in_group, pp_size=pp.world_size
+        )
+
+    def _open_node(self, layout: Layout, segments: list[Segment]) -> Node:
+        given = self._config.kv_connector_extra_config
+        options: dict[str, Any] = {name: given[name] for name in NODE_OPTIONS if name in given}
+        if options.get("engine") == "mooncake":
+            options["engine"] = mooncake.engine_name()
+        host = get_ip()
+        hold_ms = envs.VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT * 1000
+        options.setdefault("lease_ms", hold_ms)
+        options.setdefault("transfer_ms", hold_ms)
+        options.setdefault("early_ms", EARLY_MS)
+        bootstrap = Bootstrap.of(self._vllm_config, host, get_tp_group().rank_in_group, get_pp_group().rank_in_group)
+        return Node(
+            layout,
+            segments,
+            listen=f"tcp://{'[' + host + ']' if ':' in host else host}:0",
+            bootstrap_listen=bootstrap.listen,
+            bootstrap=bootstrap.url,
+            bootstrap_rank=bootstrap.dp_rank,
+            log=lambda level, line: _LOG[level]("kvferry: %s", line),
+            log_level=LogLevel.DEBUG if logger.isEnabledFor(10) else LogLevel.INFO,
+            **options,
+        )
+
+    @staticmethod
+    def _tell_leader(node: Node) -> None:
+        """The first worker's address, to all workers of this engine."""
+        tp, pp = get_tp_group(), get_pp_group()
+        address = tp.broadcast_object(node.address if tp.rank_in_group == 0 else None, src=0)
+        address = pp.broadcast_object(address if pp.rank_in_group == 0 else None, src=0)
+        if tp.rank_in_group or pp.rank_in_group:
+            node.set_leader(address)
+
+    def shutdown(self) -> None:
+        if self._node is not None:
+            self._node.close()
+            self._node = None
+
+    # --- every step --------------------------------------------------------------------------------------
+
+    @property
+    def node(self) -> Node:
+        assert self._node is not None, "register_kv_caches comes first"
+        return self._node
+
+    def start(self, metadata: Metadata) -> None:
+        """Blocks are offered and asked for once the device has done all that was launched so far: what wrote an
+        offered block, and what last used or zeroed an asked one."""
+        for transfer_id in metadata.expected:
+            self._try(self.node.expect, transfer_id)
+        for engine_id, transfer_id in metadata.renewed:
+            self._try(self.node.renew, engine_id, transfer_id)
+        if metadata.offers or metadata.asks or metadata.withdrawn or metadata.aborted:
+            self._fenced.append((_Fence(self._device), metadata))
+        self._pass_fences()
+
+    def _pass_fences(self) -> None:
+        while self._fenced and self._fenced[0][0].passed():
+            _, metadata = self._fenced.popleft()
+            for offer in metadata.offers:
+                self._offer(offer)
+            for ask in metadata.asks:
+                self._ask(ask)
+            for transfer_id in metadata.withdrawn:
+                self.node.abort(Side.PREFILL, transfer_id)
+            for transfer_id in metadata.aborted:
+                self.node.abort(Side.DECODE, transfer_id)
+
+    @staticmethod
+    def _try(call: Any, *arguments: Any) -> None:
+        try:
+            call(*arguments)
+        except Error as error:
+            logger.debug("kvferry: %s%s: %s", call.__name__, arguments, error)
+
+    def _tables(self, groups: list[GroupBlocks]) -> dict[str, Table]:
+        return {
+            name: Table(blocks, first_token)
+            for name, (first_token, blocks) in zip(self._groups, groups, strict=False)
+            if blocks
+        }
+
+    def _offer(self, offer: Offer) -> None:
+        try:
+            self.node.offer(offer.transfer_id, offer.tokens, self._tables(offer.groups), ready=True)
+        except Error as error:
+            logger.error("kvferry: request %s cannot be offered: %s", offer.request_id, error)
+            self.stats.count("sends_failed")
+            self._results.finished_sending.add(offer.request_id)
+            return
+        self._sending[offer.transfer_id] = offer.request_id
+
+    def _ask(self, ask: Ask) -> None:
+        if ask.groups:
+            self._receiving[ask.transfer_id] = ask.request_id
+        try:
+            self._call_ask(ask, self._tables(ask.groups))
+        except Error as error:
+            logger.error("kvferry: request %s cannot be loaded: %s", ask.request_id, error)
+            if ask.groups:
+                self._failed(self._receiving.pop(ask.transfer_id))
+                if not (isinstance(error, Refused) and error.codes & {"transfer_known", "transfer_over"}):
+                    self._try(self._call_ask, ask, {})  # the prefill side need not hold its blocks
+
+    def _call_ask(self, ask: Ask, tables: dict[str, Table]) -> None:
+        self.node.ask(ask.transfer_id, ask.tokens, tables, engine_id=ask.engine_id, where=ask.bootstrap)
+
+    def _failed(self, request_id: str) -> None:
+        self.stats.count("receives_failed")
+        self._results.finished_recving.add(request_id)
+        self._results.failed_recving.add(request_id)
+
+    def results(self) -> KVConnectorTransferResults:
+        """What has ended since the last call: every request once."""
+        if self._node is not None:
+            self._pass_fences()
+            for event in self._node.events():
+                if event.kind == EventKind.DISCONNECTED:
+                    logger.warning("kvferry: engine %s: %s", event.engine_id, _why(event))
+                elif event.kind in (EventKind.ENDED, EventKind.RELEASED):
+                    self._sent(event) if event.side == Side.PREFILL else self._received(event)
+        results, self._results = self._results, KVConnectorTransferResults()
+        return results
+
+    def _sent(self, event: Event) -> None:
+        request_id = self._sending.get(event.transfer_id)
+        if request_id is None:
+            return
+        if event.kind == EventKind.RELEASED:
+            self._results.finished_sending.add(self._sending.pop(event.transfer_id))
+        elif event.outcome == Outcome.DONE:
+            self.stats.observe("sent_seconds", event.elapsed)
+            self.stats.observe("sent_bytes", event.bytes)
+            self.stats.observe("sent_copies", event.copies)
+        else:
+            logger.warning("kvferry: request %s was not sent: %s", request_id, _why(event))
+            self.stats.count("sends_expired" if event.outcome == Outcome.EXPIRED else "sends_failed")
+
+    def _received(self, event: Event) -> None:
+        request_id = self._receiving.get(event.transfer_id)
+        if request_id is None:
+            return
+        if event.kind == EventKind.ENDED:
+            if event.outcome == Outcome.DONE:
+                self.stats.observe("received_seconds", event.elapsed)
+            elif event.outcome != Outcome.ABORTED:
+                logger.error("kvferry: request %s was not loaded: %s", request_id, _why(event))
+        elif event.outcome in (Outcome.DONE, Outcome.ABORTED):
+            if event.outcome == Outcome.ABORTED:
+                self.stats.count("receives_aborted")
+            self._results.finished_recving.add(self._receiving.pop(event.transfer_id))
+        else:
+            self._failed(self._receiving.pop(event.transfer_id))
+
+
+def _why(event: Event) -> str:
+    reasons = "; ".join(reason.message for reason in event.reasons)
+    return f"{event.outcome.name.lower()}: {event.code}: {reasons}" if event.code else event.outcome.name.lower()

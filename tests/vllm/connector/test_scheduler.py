@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The scheduler's half: which tokens, which blocks, and each request once."""
+
+import pytest
+from conftest import ATTENTION, STATE, blocks, cache_config, decode_params, engine, prefill_params, request
+from vllm.v1.kv_cache_interface import SlidingWindowSpec
+from vllm.v1.request import RequestStatus
+
+from kvferry.vllm import scheduler as half
+from kvferry.vllm.scheduler import Scheduler
+
+
+def consumer(config):
+    return Scheduler(engine("kv_consumer"), config)
+
+
+def producer(config):
+    return Scheduler(engine("kv_producer"), config)
+
+
+# --- the prompt boundary ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("embeds", [False, True])
+def test_prefill_of_state_drops_the_last_element_once(hybrid, embeds):
+    scheduler, one = producer(hybrid), request(33, prefill_params(), embeds=embeds)
+    scheduler.on_new_request(one)
+    scheduler.on_new_request(one)  # preempted and seen again
+    assert one.num_prompt_tokens == 32
+    assert one.num_tokens == 32
+    assert one.max_tokens == 1
+    assert len(one.prompt_embeds if embeds else one.prompt_token_ids) == 32
+
+
+def test_prefill_of_one_element_drops_nothing(hybrid):
+    scheduler, one = producer(hybrid), request(1, prefill_params())
+    scheduler.on_new_request(one)
+    assert one.num_prompt_tokens == 1
+
+
+def test_prefill_of_attention_keeps_all(attention):
+    scheduler, one = producer(attention), request(33, prefill_params())
+    scheduler.on_new_request(one)
+    assert one.num_prompt_tokens == 33
+
+
+def test_prompt_logprobs_are_computed_whole(hybrid):
+    scheduler, one = producer(hybrid), request(33, prefill_params(), prompt_logprobs=1)
+    scheduler.on_new_request(one)
+    assert one.num_prompt_tokens == 33
+
+
+@pytest.mark.parametrize("embeds", [False, True])
+@pytest.mark.parametrize(("tokens", "computed", "wanted"), [(33, 0, 32), (33, 16, 16), (2, 0, 1), (33, 32, 0), (1, 0, 0)])
+def test_decode_of_state_asks_for_all_but_the_last(hybrid, embeds, tokens, computed, wanted):
+    one = request(tokens, decode_params(), embeds=embeds)
+    assert consumer(hybrid).get_num_new_matched_tokens(one, computed) == (wanted, wanted > 0)
+
+
+def test_decode_of_attention_asks_for_all(attention):
+    assert consumer(attention).get_num_new_matched_tokens(request(33, decode_params()), 16) == (17, True)
+
+
+# --- what is asked for -----------------------------------------------------------------------------------
+
+
+def test_tables_begin_at_the_local_hit(hybrid):
+    scheduler, one = consumer(hybrid), request(50, decode_params())
+    # 16 tokens are here already; a null, the live state block and two of scratch; four blocks of attention
+    scheduler.update_state_after_alloc(one, blocks([0, 7, 8, 9], [3, 4, 5, 6]), 33)
+    (ask,) = scheduler.build_metadata().asks
+    assert ask.tokens == 49
+    assert ask.groups == [(0, [7]), (16, [4, 5, 6])]
+    assert (ask.engine_id, ask.bootstrap) == ("prefill-0", "http://127.0.0.1:8998")
+
+
+def test_a_window_keeps_its_nulls_in_their_places():
+    window = SlidingWindowSpec(
+        block_size=16, num_kv_heads=2, head_size=8, dtype=ATTENTION.dtype, sliding_window=32, 
+    )
+    scheduler, one = consumer(cache_config(ATTENTION, window)), request(64, decode_params())
+    scheduler.update_state_after_alloc(one, blocks([1, 2, 3, 4], [0, 0, 5, 6]), 64)
+    (ask,) = scheduler.build_metadata().asks
+    assert ask.groups == [(0, [1, 2, 3, 4]), (0, [0, 0, 5, 6])]
+
+
+@pytest.mark.parametrize(("table", "live"), [([5], [5]), ([0, 5, 6, 7], [5]), ([5, 6], [5]), ([], [])])
+def test_live_state_block(table, live):
+    assert half.live_state_block(table, STATE) == live
+
+
+def test_full_hit_only_releases(hybrid):
+    scheduler, one = consumer(hybrid), request(33, decode_params())
+    scheduler.update_state_after_alloc(one, blocks([7, 8, 9], [3, 4, 5]), 0)
+    (ask,) = scheduler.build_metadata().asks
+    assert (ask.groups, ask.tokens) == ([], 0)
+    assert scheduler.request_finished(one, ([7], [3])) == (False, None)
+    assert scheduler.build_metadata().is_empty()
+
+
+def test_one_transfer_a_request(hybrid):
+    scheduler, one = consumer(hybrid), request(33, decode_params())
+    scheduler.on_new_request(one)
+    scheduler.update_state_after_alloc(one, blocks([7, 8, 9], [3, 4, 5]), 32)
+    assert len(scheduler.build_metadata().asks) == 1
+    # vLLM calls again when the load has come, and when the request was preempted
+    scheduler.update_state_after_alloc(one, blocks([7, 8, 9], [3, 4, 5]), 0)
+    assert scheduler.get_num_new_matched_tokens(one, 0) == (0, False)
+    scheduler.update_state_after_alloc(one, blocks([7, 8, 9], [3, 4, 5]), 0)
+    assert scheduler.build_metadata().is_empty()
+
+
+# --- aborts -------------------------------------------------------------------------------------------------
+
+
+def test_abort_before_it_is_scheduled_releases_the_prefill_side(hybrid):
+    scheduler, one = consumer(hybrid), request(33, decode_params())
+    scheduler.on_new_request(one)
+    one.status = RequestStatus.FINISHED_ABORTED
+    assert scheduler.request_finished(one, ([], [])) == (False, None)
+    assert scheduler.has_pending_work()
+    (ask,) = scheduler.build_metadata().asks
+    assert ask.groups == []
+    assert not scheduler.has_pending_work()
+
+
+def test_abort_while_it_loads(hybrid):
+    scheduler, one = consumer(hybrid), request(33, decode_params())
+    scheduler.update_state_after_alloc(one, blocks([7, 8, 9], [3, 4, 5]), 32)
+    scheduler.build_metadata()
+    one.status = RequestStatus.FINISHED_ABORTED
+    assert scheduler.request_finished(one, ([7], [3])) == (False, None)
+    assert scheduler.build_metadata().aborted == ["t1"]
+
+
+def test_no_abort_once_it_was_loaded(hybrid):
+    scheduler, one = consumer(hybrid), request(33, decode_params())
+    scheduler.update_state_after_alloc(one, blocks([7, 8, 9], [3, 4, 5]), 32)
+    scheduler.build_metadata()
+    scheduler.loaded({"r1"})
+    scheduler.request_finished(one, ([7], [3]))
+    assert scheduler.build_metadata().is_empty()
+
+
+# --- the prefill side ---------------------------------------------------------------------------------------
+
+
+def finish(one, tokens, status=RequestStatus.FINISHED_LENGTH_CAPPED):
+    one.status = status
+    one.num_computed_tokens = tokens
+
+
+def test_a_prefilled_request_is_expected_then_offered(hybrid):
+    scheduler, one = producer(hybrid), request(33, prefill_params())
+    scheduler.on_new_request(one)
+    assert scheduler.build_metadata().expected == ["t1"]
+    finish(one, 32)
+    assert scheduler.request_finished(one, ([0, 7, 8, 9], [3, 4])) == (True, None)
+    (offer,) = scheduler.build_metadata().offers
+    assert (offer.request_id, offer.transfer_id, offer.tokens) == ("r1", "t1", 32)
+    assert offer.groups == [(0, [7]), (0, [3, 4])]
+
+
+@pytest.mark.parametrize("status", [RequestStatus.FINISHED_ABORTED, RequestStatus.FINISHED_STOPPED])
+def test_a_request_that_ends_otherwise_is_withdrawn(hybrid, status):
+    scheduler, one = producer(hybrid), request(33, prefill_params())
+    scheduler.on_new_request(one)
+    finish(one, 32, status)
+    assert scheduler.request_finished(one, ([7], [3, 4])) == (False, None)
+    assert scheduler.build_metadata().withdrawn == ["t1"]
+
+
+def test_preempted_in_its_last_step_is_no_success(attention):
+    scheduler, one = producer(attention), request(33, prefill_params())
+    scheduler.on_new_request(one)
+    finish(one, 33)
+    assert scheduler.request_finished(one, ([],)) == (False, None)
+    metadata = scheduler.build_metadata()
+    assert (metadata.offers, metadata.withdrawn) == ([], ["t1"])
+
+
+def test_a_state_that_ran_on_is_not_offered(hybrid):
+    scheduler, one = producer(hybrid), request(33, prefill_params())
+    scheduler.on_new_request(one)
+    finish(one, 33)
+    assert scheduler.request_finished(one, ([7], [3, 4, 5])) == (False, None)
+    assert scheduler.build_metadata().withdrawn == ["t1"]
+
+
+# --- bad parameters ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("missing", ["transfer_id", "remote_engine_id", "remote_bootstrap_addr"])
+def test_a_missing_key_is_counted_and_computed_here(hybrid, missing):
+    params = decode_params()
+    del params[missing]
+    scheduler, one = consumer(hybrid), request(33, params)
+    scheduler.on_new_request(one)
+    assert scheduler.get_num_new_matched_tokens(one, 0) == (0, False)
+    assert scheduler.stats.data == {"bad_params": 1}
+
+
+def test_roles_are_kept(attention):
+    for scheduler, params in ((producer(attention), decode_params()), (consumer(attention), prefill_params())):
+        one = request(33, params)
+        scheduler.on_new_request(one)
+        finish(one, 33)
+        assert scheduler.get_num_new_matched_tokens(one, 0) == (0, False)
+        assert scheduler.request_finished(one, ([3, 4, 5],)) == (False, None)
+        assert scheduler.build_metadata().is_empty()
+        assert scheduler.stats.data == {"bad_params": 1}
+
+
+def test_requests_without_parameters_are_left_alone(hybrid):
+    scheduler, one = producer(hybrid), request(33, None)
+    scheduler.on_new_request(one)
+    assert scheduler.get_num_new_matched_tokens(one, 0) == (0, False)
+    assert scheduler.request_finished(one, ([7], [3])) == (False, None)
+    assert scheduler.build_metadata().is_empty()
+
+
+def test_leases_are_renewed_while_a_request_waits(hybrid, monkeypatch):
+    scheduler, one = consumer(hybrid), request(33, decode_params())
+    now = 1000.0
+    monkeypatch.setattr(half.time, "monotonic", lambda: now)
+    scheduler.on_new_request(one)
+    assert scheduler.build_metadata().renewed == []
+    now += half.RENEW_SECONDS
+    assert scheduler.build_metadata().renewed == [("prefill-0", "t1")]
+    assert scheduler.build_metadata().renewed == []

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mooncake's TransferEngine out of its wheel, behind the library's public engine callbacks."""
+
+import ctypes
+import time
+from ctypes import POINTER, byref, c_bool, c_char_p, c_int, c_size_t, c_uint32, c_uint64, c_void_p
+
+import pytest
+
+from kvferry import _library, mooncake
+from kvferry.report import Report, reasons_of
+
+OK, BUSY, OUT_OF_RANGE, ENGINE = 0, 8, 12, 13
+WRITE, READ = 0, 1
+SIZE = 8 << 20
+
+
+class State(ctypes.Structure):
+    _fields_ = [
+        ("status", c_int),
+        ("over", c_bool),
+        ("copies_done", c_uint64),
+        ("bytes_done", c_uint64),
+        ("detail", c_char_p),
+    ]
+
+
+@pytest.fixture(scope="session")
+def library():
+    library = _library.library()
+    out = POINTER(c_void_p)
+    _library.declare(
+        library,
+        {
+            "kvferry_engine_open": (c_int, [c_char_p, c_void_p, out, c_void_p]),
+            "kvferry_engine_close": (None, [c_void_p]),
+            "kvferry_engine_register": (c_int, [c_void_p, c_void_p, c_uint64, c_int, POINTER(c_uint32), c_void_p]),
+            "kvferry_engine_export": (c_int, [c_void_p, out, POINTER(c_size_t), c_void_p]),
+            "kvferry_engine_connect": (c_int, [c_void_p, c_void_p, c_size_t, out, c_void_p]),
+            "kvferry_engine_progress": (c_int, [c_void_p, POINTER(c_bool)]),
+            "kvferry_peer_close": (None, [c_void_p]),
+            "kvferry_transfer_begin": (
+                c_int,
+                [c_void_p, c_void_p, c_int, POINTER(_library.CCopy), c_size_t, c_uint64, out, c_void_p],
+            ),
+            "kvferry_transfer_get": (POINTER(State), [c_void_p]),
+            "kvferry_transfer_free": (c_int, [c_void_p]),
+        },
+    )
+    return library
+
+
+class Side:
+    """One engine with one segment."""
+
+    def __init__(self, library, fill):
+        self.library, self.engine = library, c_void_p()
+        self.memory = ctypes.create_string_buffer(bytes([fill]) * SIZE, SIZE)
+        self.call("kvferry_engine_open", mooncake.add_engine().encode(), None, byref(self.engine))
+        self.call("kvferry_engine_register", self.engine, self.memory, SIZE, 0, byref(c_uint32()))
+
+    def call(self, name, *arguments):
+        with Report() as report:
+            report.check(getattr(self.library, name)(*arguments, report.handle))
+
+    def connect(self, other):
+        data, size, peer = c_void_p(), c_size_t(), c_void_p()
+        self.call("kvferry_engine_export", other.engine, byref(data), byref(size))
+        self.call("kvferry_engine_connect", self.engine, data, size, byref(peer))
+        self.library.kvferry_free(data)
+        return peer
+
+    def move(self, peer, direction, copies, seconds=60):
+        transfer = c_void_p()
+        self.call(
+            "kvferry_transfer_begin", self.engine, peer, direction, copies, len(copies), 0, byref(transfer)
+        )
+        end = time.monotonic() + seconds
+        state = self.library.kvferry_transfer_get(transfer).contents
+        while not state.over and time.monotonic() < end:
+            self.library.kvferry_engine_progress(self.engine, None)
+        found = (state.status, state.copies_done, (state.detail or b"").decode())
+        assert self.library.kvferry_transfer_free(transfer) == OK
+        return found
+
+
+@pytest.fixture
+def pair(library):
+    sides = Side(library, 1), Side(library, 2)
+    yield sides
+    for side in sides:
+        library.kvferry_engine_close(side.engine)
+
+
+def copies_of(count, size):
+    """From place i to place count - 1 - i."""
+    return (_library.CCopy * count)(
+        *(_library.CCopy(i * size, (count - 1 - i) * size, size, 0, 0) for i in range(count))
+    )
+
+
+def number_places(memory, count, size):
+    for place in range(count):
+        ctypes.memset(ctypes.addressof(memory) + place * size, place % 251 + 3, size)
+
+
+@pytest.mark.parametrize(("count", "size"), [(1, 100), (5000, 512), (3, 2 << 20)])
+@pytest.mark.parametrize("direction", [WRITE, READ])
+def test_bytes_arrive(pair, count, size, direction):
+    here, there = pair
+    source, target = (here, there) if direction == WRITE else (there, here)
+    number_places(source.memory, count, size)
+    peer = here.connect(there)
+    assert here.move(peer, direction, copies_of(count, size)) == (OK, count, "")
+    for place in range(count):
+        at = (count - 1 - place) * size
+        assert target.memory[at] == target.memory[at + size - 1] == bytes([place % 251 + 3])
+    assert target.memory.raw[count * size :].strip(target.memory.raw[-1:]) == b""
+
+
+def test_a_copy_past_the_end_is_refused_before_it_moves(pair):
+    here, there = pair
+    peer = here.connect(there)
+    transfer = c_void_p()
+    with Report() as report:
+        copies = (_library.CCopy * 1)(_library.CCopy(0, SIZE - 10, 11, 0, 0))
+        status = here.library.kvferry_transfer_begin(
+            here.engine, peer, WRITE, copies, 1, 0, byref(transfer), report.handle
+        )
+        assert status == OUT_OF_RANGE
+        assert len(reasons_of(report.handle)) == 1
+    assert there.memory.raw == b"\2" * SIZE
+
+
+def test_a_peer_that_is_gone_is_an_error_with_its_name(library):
+    here, there = Side(library, 1), Side(library, 2)
+    peer = here.connect(there)
+    library.kvferry_engine_close(there.engine)
+    there.memory = None
+    status, done, detail = here.move(peer, WRITE, copies_of(4, 1000))
+    assert (status, done) == (ENGINE, 0)
+    assert "Mooncake" in detail
+    library.kvferry_peer_close(peer)
+    library.kvferry_engine_close(here.engine)
