@@ -12,9 +12,10 @@ typedef struct benchmark {
 static const benchmark benchmarks[] = {
     {"plan", "bench plan", bench_plan},
     {"transfer", "bench transfer", bench_transfer},
+    {"node", "bench node", bench_node},
 };
 #define COUNT (sizeof(benchmarks) / sizeof(*benchmarks))
-#define NAMES "plan, transfer"
+#define NAMES "plan, transfer, node"
 
 static int run(const benchmark *chosen, int argc, char **argv)
 {
@@ -40,10 +41,11 @@ static int run_all(void)
 int tool_bench(int argc, char **argv)
 {
     const tool_usage usage = {
-        .synopsis = "[plan|transfer [options]]",
+        .synopsis = "[plan|transfer|node [options]]",
         .about = "Measures against the machine's own limits, in one run; without a name, everything.\n"
                  "  plan      compiling plans and expanding requests into copies\n"
                  "  transfer  moving blocks between two processes\n"
+                 "  node      handshakes, and requests from offer to release\n"
                  "'kvferry bench NAME --help' lists a benchmark's options.",
     };
     /* Only what stands before the benchmark's name is parsed here: behind it are its own options. */

@@ -17,6 +17,10 @@ static const verb verbs[] = {
     {"explain", tool_explain, "who sends what to whom, and why; or every reason why not"},
     {"plan", tool_plan, "the copies of one request"},
     {"check", tool_check, "every difference that matters between documents"},
+    {"serve", tool_serve, "a decode engine that waits for 'send' in another shell"},
+    {"send", tool_send, "a prefill engine: moves requests to a 'serve', and has the bytes checked"},
+    {"status", tool_status, "what a running node is doing"},
+    {"keygen", tool_keygen, "a new key pair for a node"},
     {"demo", tool_demo, "real workers, real transfers, every byte checked"},
     {"bench", tool_bench, "speed, against the machine's own limits"},
 };

@@ -26,8 +26,13 @@ int tool_plan(int argc, char **argv);
 int tool_check(int argc, char **argv);
 int tool_demo(int argc, char **argv);
 int tool_bench(int argc, char **argv);
+int tool_keygen(int argc, char **argv);
+int tool_serve(int argc, char **argv);
+int tool_send(int argc, char **argv);
+int tool_status(int argc, char **argv);
 int bench_plan(int argc, char **argv);
 int bench_transfer(int argc, char **argv);
+int bench_node(int argc, char **argv);
 
 /* --- the run (tool.c) ----------------------------------------------------------------------- */
 
@@ -127,6 +132,9 @@ typedef struct tool_reasons {
 /* The object that stands for a reason. `file`, unless NULL, goes in front of place and message. */
 json_t *tool_reason_json(const kvferry_reason *reason, const char *file);
 
+/* Adds a copy of a reason, unless it is there already. */
+void tool_reasons_add(tool_reasons *reasons, const kvferry_reason *reason);
+
 /* Adds the report's reasons, but those that are there already, and clears it. */
 void tool_reasons_take(tool_reasons *reasons, kvferry_report *report, const char *file);
 size_t tool_reasons_count(const tool_reasons *reasons);
@@ -195,6 +203,8 @@ int tool_side_from_model(tool_side *side, const tool_model *model, const tool_to
                          tool_reasons *reasons);
 /* The same of documents: one that cannot be parsed or is not valid adds its reasons. */
 int tool_side_from_files(tool_side *side, const tool_list *files, tool_reasons *reasons);
+/* Gives the layout and its name to the side. */
+void tool_side_add(tool_side *side, kvferry_layout *layout, char *name);
 void tool_side_free(tool_side *side);
 
 /* --- output for people (tool_table.c, tool_fold.c) ------------------------------------------- */

@@ -73,6 +73,11 @@ static void add(tool_reasons *reasons, json_t *object)
     free(key);
 }
 
+void tool_reasons_add(tool_reasons *reasons, const kvferry_reason *reason)
+{
+    add(reasons, tool_reason_json(reason, NULL));
+}
+
 void tool_reasons_take(tool_reasons *reasons, kvferry_report *report, const char *file)
 {
     for (size_t i = 0; i < kvferry_report_count(report); i++)

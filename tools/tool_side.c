@@ -130,7 +130,7 @@ int tool_model_options_apply(const tool_model_values *common, const tool_model_v
 
 /* --- sides --------------------------------------------------------------------------------- */
 
-static void add_layout(tool_side *side, kvferry_layout *layout, char *name)
+void tool_side_add(tool_side *side, kvferry_layout *layout, char *name)
 {
     side->layouts = tool_grow(side->layouts, side->count + 1, sizeof(*side->layouts));
     side->names = tool_grow(side->names, side->count + 1, sizeof(*side->names));
@@ -155,9 +155,9 @@ int tool_side_from_model(tool_side *side, const tool_model *model, const tool_to
             kvferry_model_layout(model->config, model->size, &worker, &layout, report);
         status = tool_check_status(made, model->name, reasons, report, where);
         if (made == KVFERRY_OK && topology->pp > 1)
-            add_layout(side, layout, tool_text("pp%u tp%u", worker.pp_rank, worker.tp_rank));
+            tool_side_add(side, layout, tool_text("pp%u tp%u", worker.pp_rank, worker.tp_rank));
         else if (made == KVFERRY_OK)
-            add_layout(side, layout, tool_text("tp%u", worker.tp_rank));
+            tool_side_add(side, layout, tool_text("tp%u", worker.tp_rank));
     }
     kvferry_report_free(report);
     return status;
@@ -179,7 +179,7 @@ int tool_side_from_files(tool_side *side, const tool_list *files, tool_reasons *
         free(text);
         status = tool_check_status(read, file, reasons, report, file);
         if (read == KVFERRY_OK)
-            add_layout(side, layout, tool_text("%s", file));
+            tool_side_add(side, layout, tool_text("%s", file));
     }
     kvferry_report_free(report);
     return status;

@@ -8,7 +8,7 @@ import unittest
 from documents import document
 from harness import BINARY, FINE, UNEXPECTED, WRONG_USE, CommandTest
 
-VERBS = ("layout", "explain", "plan", "check", "demo", "bench")
+VERBS = ("layout", "explain", "plan", "check", "serve", "send", "status", "keygen", "demo", "bench")
 
 
 class Help(CommandTest):
@@ -49,7 +49,8 @@ class WrongUse(CommandTest):
         self.expect_misuse("bench", "nonsense", says=["plan", "nonsense"])
         self.expect_misuse("bench", "plan", "--nonsense", says=["--nonsense"])
         self.assertEqual(self.codes(self.expect_json(WRONG_USE, "bench")), {"usage"})
-        self.assertIn("usage: kvferry bench plan ", self.expect(FINE, "bench", "plan", "--help").out)
+        for name in ("plan", "transfer", "node"):
+            self.assertIn(f"usage: kvferry bench {name} ", self.expect(FINE, "bench", name, "--help").out)
 
     def test_unknown_letter_after_a_known_one(self):
         self.expect_misuse("plan", "-vZ", says=["-Z"])

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""serve and send, in two processes: requests that arrive, and every reason why one does not; status, keygen."""
+import json
+import os
+import re
+import signal
+import socket
+import stat
+import subprocess
+import unittest
+
+from documents import document
+from harness import BINARY, FAILED, FINE, SOURCE, CommandTest
+
+MODELS = {"KVFERRY_MODELS": os.path.join(SOURCE, "models")}
+SMALL = ("--model", "Llama-3.1-8B", "--blocks", "8")
+
+
+class Serve:
+    """A `kvferry serve` that runs, with what it says on stderr."""
+
+    def __init__(self, test, *arguments):
+        self.process = subprocess.Popen([BINARY, "serve", *arguments], cwd=test.folder, text=True,
+                                        env=dict(os.environ, **MODELS), stdout=subprocess.PIPE,
+                                        stderr=subprocess.PIPE)
+        test.addCleanup(self.end)
+        self.said = []
+        for line in self.process.stderr:
+            self.said.append(line)
+            found = re.search(r"waiting at (\S+) \(status: (\S+)\)", line)
+            if found:
+                self.address, self.control = found.groups()
+                return
+        test.fail("".join(self.said))
+
+    def interrupt(self):
+        """Its exit status, and what it printed."""
+        self.process.send_signal(signal.SIGINT)
+        return self.wait()
+
+    def wait(self):
+        out, err = self.process.communicate(timeout=60)
+        self.said.append(err)
+        return self.process.returncode, out
+
+    def end(self):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.communicate()
+
+
+class Try(CommandTest):
+    def serve(self, *arguments):
+        return Serve(self, *arguments)
+
+    def send(self, status, server, *arguments):
+        return self.expect(status, "send", server.address, *arguments, env=MODELS)
+
+    def send_json(self, status, server, *arguments):
+        return self.expect_json(status, "send", server.address, *arguments, env=MODELS)
+
+    def test_a_request_arrives(self):
+        server = self.serve(*SMALL, "--topology", "tp2")
+        result = self.send_json(FINE, server, *SMALL, "--tokens", "100", "--requests", "3")
+        self.assertIs(result["ok"], True)
+        self.assertEqual(result["right"], 3)
+        self.assertEqual(len(result["requests"]), 3)
+        for request in result["requests"]:
+            self.assertEqual((request["tokens"], request["right"], request["released"]), (100, True, True))
+            self.assertEqual([worker["check"] for worker in request["workers"]], ["right", "right"])
+            self.assertEqual([worker["outcome"] for worker in request["workers"]], ["done", "done"])
+            self.assertTrue(all(worker["bytes"] > 0 and worker["released"] for worker in request["workers"]))
+            self.assertEqual(request["sources"][0]["outcome"], "done")
+        result = self.send(FINE, server, *SMALL, "--tokens", "20")  # another sender, for a person
+        self.assertIn("1 of 1 requests: every byte right", result.out)
+        self.assertRegex(result.out, r"receiver  2 workers of decode at tcp://127\.0\.0\.1:\d+, kvferry ")
+        status, out = server.interrupt()
+        self.assertEqual(status, FINE)
+        self.assertEqual(out.count("every byte right"), 4)
+
+    def test_states_over_stages(self):
+        model = ("--model", "Qwen3.5-35B-A3B", "--blocks", "6")
+        server = self.serve(*model, "--topology", "tp2", "--once", "--verify", "--json")
+        result = self.send_json(FINE, server, *model, "--topology", "tp1pp2", "--tokens", "600")
+        self.assertEqual(result["right"], 1)
+        status, out = server.wait()
+        self.assertEqual(status, FINE)
+        self.assertEqual(json.loads(out), {"ok": True, "address": server.address, "requests": 1, "right": 1})
+
+    def test_documents_instead_of_a_model(self):
+        self.write("p.json", document("p"))
+        self.write("d.json", document("d"))
+        server = self.serve("--layout", "d.json", "--once")
+        self.assertEqual(self.send_json(FINE, server, "--layout", "p.json", "--tokens", "8")["right"], 1)
+
+    def test_layouts_that_do_not_fit(self):
+        server = self.serve(*SMALL)
+        value = self.send_json(FAILED, server, *SMALL, "--kv-cache-dtype", "fp8")
+        self.assertIn("dtype_differs", self.codes(value))
+        out = self.send(FAILED, server, *SMALL, "--kv-cache-dtype", "fp8").out
+        self.assertIn("the two engines do not fit", out)
+        self.assertEqual(self.send_json(FINE, server, *SMALL)["right"], 1)  # the server has lived on
+
+    def test_keys(self):
+        for name in ("prefill", "decode", "stranger"):
+            self.expect(FINE, "keygen", name)
+        server = self.serve(*SMALL, "--key", "decode", "--allow", "prefill.pub", "--timeout", "5")
+        self.assertRegex(server.control, r"^tcp://127\.0\.0\.1:\d+/[0-9a-f]{64}$")
+        result = self.send_json(FINE, server, *SMALL, "--key", "prefill", "--allow", "decode.pub")
+        self.assertEqual(result["right"], 1)
+        value = self.expect_json(FINE, "status", server.control, "--key", "prefill")
+        self.assertTrue(value)
+        result = self.expect(FAILED, "send", server.address, *SMALL, "--key", "prefill", "--allow",
+                             "stranger.pub", "--timeout", "5", "--json", env=MODELS)
+        self.assertIs(json.loads(result.out)["ok"], False)  # the decode engine's key is not allowed
+
+    def test_status(self):
+        server = self.serve(*SMALL)
+        self.send(FINE, server, *SMALL)
+        value = self.expect_json(FINE, "status", server.control)
+        self.assertIsInstance(value, dict)
+        self.assertTrue(self.expect(FINE, "status", server.control).out.strip())
+
+    def test_nobody_there(self):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        result = self.expect(FAILED, "send", f"127.0.0.1:{port}", *SMALL, env=MODELS)
+        self.assertIn("nobody can be reached", result.err)
+        self.expect_json(FAILED, "status", f"tcp://127.0.0.1:{port}", "--timeout", "1")
+
+    def test_a_stranger_is_sent_away(self):
+        server = self.serve(*SMALL, "--timeout", "2")
+        host, port = server.address.rsplit(":", 1)
+        for data in (b"GET / HTTP/1.0\r\n\r\n", b"\x02\0\0\0{}", b""):
+            with socket.create_connection((host, int(port)), timeout=30) as stranger:
+                stranger.sendall(data)
+                stranger.shutdown(socket.SHUT_WR)
+                try:
+                    self.assertEqual(stranger.recv(100), b"")
+                except ConnectionResetError:
+                    pass  # closed, with bytes that it had not read
+        self.assertEqual(self.send_json(FINE, server, *SMALL)["right"], 1)
+
+    def test_keygen(self):
+        value = self.expect_json(FINE, "keygen", "key")
+        self.assertEqual(value, {"ok": True, "key": "key", "public": "key.pub"})
+        path = os.path.join(self.folder, "key")
+        self.assertEqual(stat.S_IMODE(os.stat(path).st_mode), 0o600)
+        with open(path, "rb") as file:
+            before = file.read()
+        self.expect(FAILED, "keygen", "key")  # what is there stays
+        with open(path, "rb") as file:
+            self.assertEqual(file.read(), before)
+        self.assertIn("kept secret", self.expect(FINE, "keygen", "other").out)
+
+    def test_wrong_use(self):
+        self.expect_misuse("serve", says=["--model", "neither"])
+        self.expect_misuse("serve", "--model", "m", "--layout", "f", says=["both"])
+        self.expect_misuse("serve", *SMALL, "--topology", "tp", env=MODELS, says=["--topology"])
+        self.expect_misuse("serve", *SMALL, "--listen", "here", env=MODELS, says=["--listen", "HOST:PORT"])
+        self.expect_misuse("serve", *SMALL, "--listen", "::1:5", env=MODELS, says=["brackets"])
+        self.expect_misuse("serve", *SMALL, "--key", "k", env=MODELS, says=["--allow"])
+        self.expect_misuse("send", says=["ADDRESS"])
+        self.expect_misuse("send", "a:1", "b:2", says=["ADDRESS", "b:2"])
+        self.expect_misuse("status", says=["ADDRESS"])
+        self.expect_misuse("keygen", says=["FILE"])
+
+    def test_no_keys_and_no_loopback(self):
+        value = self.expect_json(FAILED, "serve", *SMALL, "--listen", "0.0.0.0:0", env=MODELS)
+        self.assertTrue(value["reasons"])
+
+
+if __name__ == "__main__":
+    unittest.main()
