@@ -24,7 +24,8 @@ bool node_key_parse(const char *text, size_t size, unsigned char key[NODE_KEY_BY
            length == NODE_KEY_BYTES;
 }
 
-/* --- reading -------------------------------------------------------------------------------------- */
+/* --- reading
+ * -------------------------------------------------------------------------------------- */
 
 /* Takes "HOST:" or "[HOST]:" from the front of *text. */
 static bool take_host(const char **text, node_address *address)
@@ -46,7 +47,8 @@ static bool take_host(const char **text, node_address *address)
     if (size == 0 || size > NODE_HOST_MAX)
         return false;
     static const char digits[] = "0123456789", hex[] = "0123456789abcdefABCDEF:.";
-    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_";
+    static const char letters[] =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_";
     memcpy(address->host, from, size);
     address->host[size] = '\0';
     if (bracket) {
@@ -63,9 +65,11 @@ static bool take_host(const char **text, node_address *address)
         strcpy(address->host, "127.0.0.1");
     }
     /* What looks like a number is one: "1.2.3" and "127.1" mean other hosts to other readers. */
-    bool numeric = bracket ? !strchr(address->host, '%') : !address->host[strspn(address->host, digits) +
-                                                       strspn(address->host, "0123456789.") -
-                                                       strspn(address->host, digits)];
+    bool numeric =
+        bracket
+            ? !strchr(address->host, '%')
+            : !address->host[strspn(address->host, digits) + strspn(address->host, "0123456789.") -
+                             strspn(address->host, digits)];
     return !numeric || node_address_is_numeric(address);
 }
 
@@ -99,11 +103,11 @@ bool node_address_parse(const char *text, node_address_form form, node_address *
         rest += strlen(rest);
     }
     if (!good || *rest) {
-        base_report_add(report, "address_malformed", &(base_where){.place = place},
-                        base_format("%s%s", forms[form],
-                                    form == NODE_ADDRESS_TCP ? ", with /64 hexadecimal digits for a key"
-                                                             : ""),
-                        base_format("\"%.200s\"", text), "an address could not be read");
+        base_report_add(
+            report, "address_malformed", &(base_where){.place = place},
+            base_format("%s%s", forms[form],
+                        form == NODE_ADDRESS_TCP ? ", with /64 hexadecimal digits for a key" : ""),
+            base_format("\"%.200s\"", text), "an address could not be read");
         return false;
     }
     *address = read;
@@ -117,11 +121,12 @@ void node_address_format(const node_address *address, node_address_form form,
     char key[NODE_KEY_TEXT] = "";
     if (address->has_key && form == NODE_ADDRESS_TCP)
         node_key_format(address->key, key);
-    snprintf(text, NODE_ADDRESS_TEXT, "%s%s%s%s:%u%s%s", schemes[form], bracket ? "[" : "", address->host,
-             bracket ? "]" : "", address->port, *key ? "/" : "", key);
+    snprintf(text, NODE_ADDRESS_TEXT, "%s%s%s%s:%u%s%s", schemes[form], bracket ? "[" : "",
+             address->host, bracket ? "]" : "", address->port, *key ? "/" : "", key);
 }
 
-/* --- what kind of host --------------------------------------------------------------------------------- */
+/* --- what kind of host
+ * --------------------------------------------------------------------------------- */
 
 static bool look_up(const node_address *address, int flags, struct sockaddr_storage *found,
                     socklen_t *size, const char **why)
@@ -189,8 +194,8 @@ bool node_address_resolve(node_address *address, const char **why)
         return true;
     if (!look_up(address, AI_ADDRCONFIG, &found, &size, why))
         return false;
-    int failure = getnameinfo((struct sockaddr *)&found, size, address->host, sizeof(address->host), NULL,
-                              0, NI_NUMERICHOST);
+    int failure = getnameinfo((struct sockaddr *)&found, size, address->host, sizeof(address->host),
+                              NULL, 0, NI_NUMERICHOST);
     if (failure)
         *why = gai_strerror(failure);
     return failure == 0;

@@ -46,7 +46,8 @@ bool node_address_is_numeric(const node_address *address);
 bool node_address_socket(const node_address *address, struct sockaddr_storage *socket_address,
                          socklen_t *size);
 
-/* Looks the host up if it is a name; blocks for as long as that takes. False: `why` says why, static. */
+/* Looks the host up if it is a name; blocks for as long as that takes. False: `why` says why,
+ * static. */
 bool node_address_resolve(node_address *address, const char **why);
 
 /* 64 hexadecimal digits and back. */

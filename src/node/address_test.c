@@ -88,7 +88,8 @@ static void test_what_is_none_is_refused(void **state)
     strcpy(longest + 260, ":1");
     node_address address;
     assert_false(node_address_parse(longest, NODE_ADDRESS_TCP, &address, "", NULL));
-    assert_true(node_address_parse(strcpy(longest + 1, "tcp://x:1"), NODE_ADDRESS_TCP, &address, "", NULL));
+    assert_true(
+        node_address_parse(strcpy(longest + 1, "tcp://x:1"), NODE_ADDRESS_TCP, &address, "", NULL));
 }
 
 static void test_kinds_of_hosts(void **state)
@@ -98,12 +99,18 @@ static void test_kinds_of_hosts(void **state)
         const char *text;
         bool loopback, wildcard, numeric;
     } hosts[] = {
-        {"127.0.0.1:1", true, false, true},          {"127.9.9.9:1", true, false, true},
-        {"[::1]:1", true, false, true},              {"[::ffff:127.0.0.1]:1", true, false, true},
-        {"128.0.0.1:1", false, false, true},         {"[::ffff:10.0.0.1]:1", false, false, true},
-        {"*:1", false, true, true},                  {"[::]:1", false, true, true},
-        {"[::ffff:0.0.0.0]:1", false, true, true},   {"localhost:1", true, false, true},
-        {"localhost.evil.example:1", false, false, false}, {"127.example:1", false, false, false},
+        {"127.0.0.1:1", true, false, true},
+        {"127.9.9.9:1", true, false, true},
+        {"[::1]:1", true, false, true},
+        {"[::ffff:127.0.0.1]:1", true, false, true},
+        {"128.0.0.1:1", false, false, true},
+        {"[::ffff:10.0.0.1]:1", false, false, true},
+        {"*:1", false, true, true},
+        {"[::]:1", false, true, true},
+        {"[::ffff:0.0.0.0]:1", false, true, true},
+        {"localhost:1", true, false, true},
+        {"localhost.evil.example:1", false, false, false},
+        {"127.example:1", false, false, false},
     };
     for (size_t i = 0; i < sizeof(hosts) / sizeof(*hosts); i++) {
         node_address address;

@@ -16,6 +16,6 @@ kvferry_status node_checksum(void *context, const kvferry_plan *plan, size_t sou
         return KVFERRY_INVALID;
     if (node->device[stream->segment])
         return KVFERRY_UNSUPPORTED;
-    return plan_checksum(plan, source, piece, of_source, node->layout, node->segments[stream->segment],
-                         request, value);
+    return plan_checksum(plan, source, piece, of_source, node->layout,
+                         node->segments[stream->segment], request, value);
 }

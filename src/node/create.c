@@ -24,7 +24,9 @@ typedef struct create_job {
     kvferry_report *report;
 } create_job;
 
-/* --- options ----------------------------------------------------------------------------------------------- */
+/* --- options
+ * -----------------------------------------------------------------------------------------------
+ */
 
 #define DEFAULT(field, value) options->field = options->field ? options->field : (value)
 
@@ -58,14 +60,17 @@ static bool read_options(const kvferry_node_options *given, kvferry_node_options
     return true;
 }
 
-static kvferry_status refuse(const create_job *job, kvferry_status status, const char *code,
-                             const char *place, const char *expected, const char *found, const char *message)
+static kvferry_status deny(const create_job *job, kvferry_status status, const char *code,
+                           const char *place, const char *expected, const char *found,
+                           const char *message)
 {
-    base_report_add(job->report, code, &(base_where){.place = place}, expected, found, "%s", message);
+    base_report_add(job->report, code, &(base_where){.place = place}, expected, found, "%s",
+                    message);
     return status;
 }
 
-/* --- addresses and keys --------------------------------------------------------------------------------------- */
+/* --- addresses and keys
+ * --------------------------------------------------------------------------------------- */
 
 /* An address to serve; without keys only this host's own. */
 static kvferry_status read_listen(const create_job *job, const char *option, const char *text,
@@ -75,15 +80,16 @@ static kvferry_status read_listen(const create_job *job, const char *option, con
     if (!node_address_parse(text, form, address, option, job->report))
         return KVFERRY_INVALID;
     if (address->has_key)
-        return refuse(job, KVFERRY_INVALID, "address_malformed", option, "an address without a key",
-                      "one with a key", "the node's own key comes from key_file");
+        return deny(job, KVFERRY_INVALID, "address_malformed", option, "an address without a key",
+                    "one with a key", "the node's own key comes from key_file");
     if (!node_address_resolve(address, &why))
-        return refuse(job, KVFERRY_IO, "listen_failed", option, "a host that can be looked up", why,
-                      base_format("%.200s", text));
+        return deny(job, KVFERRY_IO, "listen_failed", option, "a host that can be looked up", why,
+                    base_format("%.200s", text));
     if (!job->options.insecure && !*job->options.key_file && !node_address_is_loopback(address))
-        return refuse(job, KVFERRY_REFUSED, "address_insecure", option,
-                      "keys (key_file), a loopback address, or the option insecure",
-                      base_format("%.200s", text), "anybody who reaches the address could talk to this node");
+        return deny(job, KVFERRY_REFUSED, "address_insecure", option,
+                    "keys (key_file), a loopback address, or the option insecure",
+                    base_format("%.200s", text),
+                    "anybody who reaches the address could talk to this node");
     return KVFERRY_OK;
 }
 
@@ -95,15 +101,17 @@ static kvferry_status read_keys(create_job *job)
     if (!*options->key_file && !*options->allowed_keys)
         return KVFERRY_OK;
     if (!*options->key_file || !*options->allowed_keys)
-        return refuse(job, KVFERRY_INVALID, "keys_incomplete",
-                      *options->key_file ? "allowed_keys" : "key_file", "both, or none", "one of them",
-                      "keys need a file of the own pair and a list of those that are allowed");
-    kvferry_status status = node_key_pair_read(options->key_file, &node->keys, &open_to_others, job->report);
+        return deny(job, KVFERRY_INVALID, "keys_incomplete",
+                    *options->key_file ? "allowed_keys" : "key_file", "both, or none",
+                    "one of them",
+                    "keys need a file of the own pair and a list of those that are allowed");
+    kvferry_status status =
+        node_key_pair_read(options->key_file, &node->keys, &open_to_others, job->report);
     if (status == KVFERRY_OK)
         status = node_allowed_open(options->allowed_keys, &node->allowed, job->report);
     if (status == KVFERRY_OK && open_to_others)
-        node_log_format(&node->log, KVFERRY_LOG_WARNING, "%s: others than its owner may read this secret key",
-                        options->key_file);
+        node_log_format(&node->log, KVFERRY_LOG_WARNING,
+                        "%s: others than its owner may read this secret key", options->key_file);
     return status;
 }
 
@@ -112,20 +120,22 @@ static kvferry_status read_advertise(create_job *job)
 {
     const char *text = job->options.advertise;
     if (!*text && node_address_is_wildcard(&job->listen))
-        return refuse(job, KVFERRY_INVALID, "advertise_missing", "advertise",
-                      "an address that peers can reach this node by", job->options.listen,
-                      "the node listens on all addresses of the host");
+        return deny(job, KVFERRY_INVALID, "advertise_missing", "advertise",
+                    "an address that peers can reach this node by", job->options.listen,
+                    "the node listens on all addresses of the host");
     if (!*text)
         return KVFERRY_OK;
     if (!node_address_parse(text, NODE_ADDRESS_TCP, &job->advertise, "advertise", job->report))
         return KVFERRY_INVALID;
     if (node_address_is_wildcard(&job->advertise))
-        return refuse(job, KVFERRY_INVALID, "advertise_missing", "advertise", "an address of one host", text,
-                      "peers cannot connect to all addresses");
+        return deny(job, KVFERRY_INVALID, "advertise_missing", "advertise",
+                    "an address of one host", text, "peers cannot connect to all addresses");
     if (job->advertise.has_key &&
-        (!job->node->allowed || memcmp(job->advertise.key, job->node->keys.public_key, NODE_KEY_BYTES) != 0))
-        return refuse(job, KVFERRY_INVALID, "address_malformed", "advertise", "this node's public key, or none",
-                      "another key", "the advertised key is not this node's");
+        (!job->node->allowed ||
+         memcmp(job->advertise.key, job->node->keys.public_key, NODE_KEY_BYTES) != 0))
+        return deny(job, KVFERRY_INVALID, "address_malformed", "advertise",
+                    "this node's public key, or none", "another key",
+                    "the advertised key is not this node's");
     return KVFERRY_OK;
 }
 
@@ -133,7 +143,8 @@ static kvferry_status read_addresses(create_job *job)
 {
     const kvferry_node_options *options = &job->options;
     node_address unused;
-    kvferry_status status = read_listen(job, "listen", options->listen, NODE_ADDRESS_TCP, &job->listen);
+    kvferry_status status =
+        read_listen(job, "listen", options->listen, NODE_ADDRESS_TCP, &job->listen);
     if (status == KVFERRY_OK)
         status = read_keys(job);
     if (status == KVFERRY_OK)
@@ -145,12 +156,14 @@ static kvferry_status read_addresses(create_job *job)
         status = read_listen(job, "metrics_listen", options->metrics_listen, NODE_ADDRESS_PLAIN,
                              &job->metrics_listen);
     if (status == KVFERRY_OK && *options->bootstrap &&
-        !node_address_parse(options->bootstrap, NODE_ADDRESS_HTTP, &unused, "bootstrap", job->report))
+        !node_address_parse(options->bootstrap, NODE_ADDRESS_HTTP, &unused, "bootstrap",
+                            job->report))
         status = KVFERRY_INVALID;
     return status;
 }
 
-/* --- engine and segments ---------------------------------------------------------------------------------------- */
+/* --- engine and segments
+ * ---------------------------------------------------------------------------------------- */
 
 static kvferry_status add_segment(create_job *job, uint32_t index)
 {
@@ -160,16 +173,17 @@ static kvferry_status add_segment(create_job *job, uint32_t index)
     uint32_t number = 0;
     kvferry_status status;
     if (!segment->address && segment->memory != KVFERRY_MEMORY_HOST)
-        return refuse(job, KVFERRY_INVALID, "segment_memory", laid->name, "the address of device memory",
-                      "none", "the engine allocates host memory only");
+        return deny(job, KVFERRY_INVALID, "segment_memory", laid->name,
+                    "the address of device memory", "none",
+                    "the engine allocates host memory only");
     node->device[index] = segment->memory != KVFERRY_MEMORY_HOST;
     if (node->device[index] && job->options.verify)
-        return refuse(job, KVFERRY_REFUSED, "verify_device_memory", laid->name, "host memory",
-                      "device memory", "checksums are made by the CPU");
+        return deny(job, KVFERRY_REFUSED, "verify_device_memory", laid->name, "host memory",
+                    "device memory", "checksums are made by the CPU");
     if (segment->address) {
         node->segments[index] = segment->address;
-        status = kvferry_engine_register(job->engine, segment->address, laid->bytes, segment->memory, &number,
-                                         job->report);
+        status = kvferry_engine_register(job->engine, segment->address, laid->bytes,
+                                         segment->memory, &number, job->report);
     } else {
         status = kvferry_engine_allocate(job->engine, laid->bytes, &node->segments[index], &number,
                                          job->report);
@@ -180,8 +194,8 @@ static kvferry_status add_segment(create_job *job, uint32_t index)
 static kvferry_status open_engine(create_job *job)
 {
     kvferry_node *node = job->node;
-    kvferry_status status =
-        kvferry_engine_open(job->options.engine, job->options.engine_options, &job->engine, job->report);
+    kvferry_status status = kvferry_engine_open(job->options.engine, job->options.engine_options,
+                                                &job->engine, job->report);
     for (uint32_t i = 0; i < node->segment_count && status == KVFERRY_OK; i++)
         status = add_segment(job, i);
     if (status == KVFERRY_OK)
@@ -193,7 +207,8 @@ static kvferry_status open_engine(create_job *job)
     return status;
 }
 
-/* --- what is served -------------------------------------------------------------------------------------------- */
+/* --- what is served
+ * -------------------------------------------------------------------------------------------- */
 
 static kvferry_status open_links(create_job *job)
 {
@@ -208,7 +223,8 @@ static kvferry_status open_links(create_job *job)
                                         .max_peers = job->options.max_peers,
                                         .log = node_log_format,
                                         .log_context = &node->log};
-    kvferry_status status = node_links_create(&options, &job->listen, &bound, &node->links, job->report);
+    kvferry_status status =
+        node_links_create(&options, &job->listen, &bound, &node->links, job->report);
     if (status != KVFERRY_OK)
         return status;
     if (*job->options.advertise) {
@@ -263,16 +279,19 @@ static kvferry_status open_servers(create_job *job)
     kvferry_node *node = job->node;
     const node_entry own = own_entry(job);
     kvferry_status status = KVFERRY_OK;
-    if (own.dp > NODE_DIRECTORY_RANK_MAX || own.tp > NODE_DIRECTORY_RANK_MAX || own.pp > NODE_DIRECTORY_RANK_MAX)
-        return refuse(job, KVFERRY_INVALID, "option_range", "bootstrap_rank",
-                      base_format("ranks up to %d", NODE_DIRECTORY_RANK_MAX), "a greater one",
-                      "a rank is too great for a bootstrap server");
+    if (own.dp > NODE_DIRECTORY_RANK_MAX || own.tp > NODE_DIRECTORY_RANK_MAX ||
+        own.pp > NODE_DIRECTORY_RANK_MAX)
+        return deny(job, KVFERRY_INVALID, "option_range", "bootstrap_rank",
+                    base_format("ranks up to %d", NODE_DIRECTORY_RANK_MAX), "a greater one",
+                    "a rank is too great for a bootstrap server");
     if (*job->options.bootstrap_listen)
-        status = open_http(job, true, &job->bootstrap_listen, &node->bootstrap_server, node->bootstrap);
+        status =
+            open_http(job, true, &job->bootstrap_listen, &node->bootstrap_server, node->bootstrap);
     if (status == KVFERRY_OK && node->bootstrap_server)
         status = node_http_register(node->bootstrap_server, &own);
     if (status == KVFERRY_OK && *job->options.metrics_listen)
-        status = open_http(job, false, &job->metrics_listen, &node->metrics_server, node->metrics_address);
+        status = open_http(job, false, &job->metrics_listen, &node->metrics_server,
+                           node->metrics_address);
     return status;
 }
 
@@ -292,7 +311,9 @@ static kvferry_status open_resolver(create_job *job)
     return node_resolver_create(&options, &node->resolver);
 }
 
-/* --- core and thread ----------------------------------------------------------------------------------------------- */
+/* --- core and thread
+ * -----------------------------------------------------------------------------------------------
+ */
 
 static void core_line(void *context, kvferry_log_level level, const char *line)
 {
@@ -327,7 +348,8 @@ static kvferry_status open_core(create_job *job)
                             .checksum = node_checksum,
                             .checksum_context = node};
     randombytes_buf(&options.seed, sizeof(options.seed));
-    kvferry_status status = core_create(&options, node->layout, node_now(), &node->core, job->report);
+    kvferry_status status =
+        core_create(&options, node->layout, node_now(), &node->core, job->report);
     if (status == KVFERRY_OK && *given->leader)
         status = core_set_leader(node->core, given->leader, node_now(), job->report);
     return status;
@@ -343,7 +365,9 @@ static kvferry_status start_thread(kvferry_node *node)
     return KVFERRY_OK;
 }
 
-/* --- life -------------------------------------------------------------------------------------------------------- */
+/* --- life
+ * --------------------------------------------------------------------------------------------------------
+ */
 
 static void wake_ready(node_watch *watch)
 {
@@ -378,8 +402,8 @@ static kvferry_status write_labels(kvferry_node *node)
     node_metrics_label(&node->labels, "incarnation", node->incarnation);
     base_text_append(&node->labels, ",");
     node_metrics_label(&node->labels, "engine_id", kvferry_layout_engine_id(node->layout));
-    base_text_append(&node->labels, ",dp_rank=\"%u\",pp_rank=\"%u\",tp_rank=\"%u\"", worker->dp_rank,
-                     worker->pp_rank, worker->tp_rank);
+    base_text_append(&node->labels, ",dp_rank=\"%u\",pp_rank=\"%u\",tp_rank=\"%u\"",
+                     worker->dp_rank, worker->pp_rank, worker->tp_rank);
     return node->labels.failed ? KVFERRY_NO_MEMORY : KVFERRY_OK;
 }
 
@@ -439,21 +463,22 @@ static kvferry_status build(create_job *job)
     unsigned char random[(NODE_INCARNATION_TEXT - 1) / 2];
     if (node->epoll < 0 || node->wake_fd < 0 || node->events_fd < 0 ||
         !node_watch_add(node->epoll, &node->wake_watch, node->wake_fd, EPOLLIN, wake_ready))
-        return refuse(job, KVFERRY_IO, "descriptors", "", "descriptors", strerror(errno),
-                      "a node needs some for itself");
+        return deny(job, KVFERRY_IO, "descriptors", "", "descriptors", strerror(errno),
+                    "a node needs some for itself");
     if (sodium_init() < 0)
         return KVFERRY_INTERNAL;
     randombytes_buf(random, sizeof(random));
     sodium_bin2hex(node->incarnation, sizeof(node->incarnation), random, sizeof(random));
-    kvferry_status (*const steps[])(create_job *) = {read_addresses, open_engine, open_links, open_core,
-                                                     open_servers,   open_resolver};
+    kvferry_status (*const steps[])(create_job *) = {read_addresses, open_engine,  open_links,
+                                                     open_core,      open_servers, open_resolver};
     kvferry_status status = write_labels(node);
     for (size_t i = 0; i < sizeof(steps) / sizeof(*steps) && status == KVFERRY_OK; i++)
         status = steps[i](job);
     return status;
 }
 
-kvferry_status kvferry_node_create(const kvferry_node_options *options, const kvferry_layout *layout,
+kvferry_status kvferry_node_create(const kvferry_node_options *options,
+                                   const kvferry_layout *layout,
                                    const kvferry_node_segment *segments, size_t segment_count,
                                    kvferry_node **node, kvferry_report *report)
 {
@@ -461,9 +486,10 @@ kvferry_status kvferry_node_create(const kvferry_node_options *options, const kv
     if (!layout || !node || (!segments && segment_count) || !read_options(options, &job.options))
         return KVFERRY_INVALID;
     if (segment_count != kvferry_layout_segment_count(layout))
-        return refuse(&job, KVFERRY_INVALID, "segment_count", "",
-                      base_format("%u segments, as the layout has", kvferry_layout_segment_count(layout)),
-                      base_format("%zu", segment_count), "memory and layout do not belong together");
+        return deny(
+            &job, KVFERRY_INVALID, "segment_count", "",
+            base_format("%u segments, as the layout has", kvferry_layout_segment_count(layout)),
+            base_format("%zu", segment_count), "memory and layout do not belong together");
     job.node = new_node(&job);
     if (!job.node)
         return KVFERRY_NO_MEMORY;

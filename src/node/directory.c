@@ -50,14 +50,16 @@ static bool forget_others(node_directory *directory, const node_entry *entry)
     return any;
 }
 
-kvferry_status node_directory_put(node_directory *directory, const node_entry *entry, bool *replaced)
+kvferry_status node_directory_put(node_directory *directory, const node_entry *entry,
+                                  bool *replaced)
 {
     node_entry copy = *entry;
     copy.engine_id = strdup(entry->engine_id);
     copy.address = strdup(entry->address);
     kvferry_status status = KVFERRY_OK;
     if (!copy.engine_id || !copy.address ||
-        !base_grow((void **)&directory->entries, &directory->capacity, directory->count + 1, sizeof(copy)))
+        !base_grow((void **)&directory->entries, &directory->capacity, directory->count + 1,
+                   sizeof(copy)))
         status = KVFERRY_NO_MEMORY;
     size_t place = 0;
     if (status == KVFERRY_OK) {
@@ -80,7 +82,9 @@ kvferry_status node_directory_put(node_directory *directory, const node_entry *e
     return status;
 }
 
-/* --- reading ----------------------------------------------------------------------------------------------- */
+/* --- reading
+ * -----------------------------------------------------------------------------------------------
+ */
 
 static bool read_address(base_json node, const char **address, kvferry_report *report)
 {
@@ -89,7 +93,8 @@ static bool read_address(base_json node, const char **address, kvferry_report *r
     bool good = base_json_string(node, NODE_ADDRESS_TEXT, address);
     if (good) {
         base_json_place(node, &place);
-        good = node_address_parse(*address, NODE_ADDRESS_TCP, &parsed, place.data ? place.data : "", report);
+        good = node_address_parse(*address, NODE_ADDRESS_TCP, &parsed, place.data ? place.data : "",
+                                  report);
     }
     free(place.data);
     return good;
@@ -98,8 +103,8 @@ static bool read_address(base_json node, const char **address, kvferry_report *r
 static bool read_rank(base_json node, uint32_t *rank)
 {
     char *end = NULL;
-    unsigned long value = node.key && *node.key >= '0' && *node.key <= '9' ? strtoul(node.key, &end, 10)
-                                                                            : ULONG_MAX;
+    unsigned long value =
+        node.key && *node.key >= '0' && *node.key <= '9' ? strtoul(node.key, &end, 10) : ULONG_MAX;
     if (!end || *end || value > NODE_DIRECTORY_RANK_MAX) {
         base_json_finding(node, "value_range", "a rank as the key",
                           base_format("\"%.40s\"", node.key ? node.key : ""), "a key is no rank");
@@ -190,15 +195,16 @@ kvferry_status node_directory_read_entry(const char *text, size_t size, node_dir
     if (status == KVFERRY_OK && !good)
         status = KVFERRY_MALFORMED;
     if (status == KVFERRY_OK) {
-        const node_entry entry = {(uint32_t)dp, (uint32_t)tp, (uint32_t)pp, (char *)(uintptr_t)engine_id,
-                                  (char *)(uintptr_t)address};
+        const node_entry entry = {(uint32_t)dp, (uint32_t)tp, (uint32_t)pp,
+                                  (char *)(uintptr_t)engine_id, (char *)(uintptr_t)address};
         status = node_directory_put(directory, &entry, replaced);
     }
     base_json_end(&document);
     return status;
 }
 
-/* --- writing --------------------------------------------------------------------------------------------- */
+/* --- writing
+ * --------------------------------------------------------------------------------------------- */
 
 static kvferry_status dump(json_t *root, bool good, char **text)
 {
@@ -256,7 +262,9 @@ kvferry_status node_directory_write(const node_directory *directory, char **text
     return dump(root, good, text);
 }
 
-/* --- looking ------------------------------------------------------------------------------------------------ */
+/* --- looking
+ * ------------------------------------------------------------------------------------------------
+ */
 
 /* Up to a few of the engine ids, for a person. */
 static const char *names(const node_directory *directory)
@@ -268,7 +276,8 @@ static const char *names(const node_directory *directory)
         const char *name = directory->entries[i].engine_id;
         if (last && strcmp(last, name) == 0)
             continue;
-        size += (size_t)snprintf(text + size, sizeof(text) - size, "%s%.40s", last ? ", " : "", name);
+        size +=
+            (size_t)snprintf(text + size, sizeof(text) - size, "%s%.40s", last ? ", " : "", name);
         last = name;
     }
     return directory->count ? base_format("%s", text) : "no engine";
@@ -291,8 +300,9 @@ kvferry_status node_directory_engine(const node_directory *directory, const char
         return KVFERRY_OK;
     }
     if (several)
-        base_report_add(report, "engine_ambiguous", NULL, "an engine id, or a directory of one engine",
-                        names(directory), "no engine was named and there are several");
+        base_report_add(report, "engine_ambiguous", NULL,
+                        "an engine id, or a directory of one engine", names(directory),
+                        "no engine was named and there are several");
     else
         base_report_add(report, "engine_absent", NULL,
                         *engine_id ? base_format("the engine \"%.200s\"", engine_id) : "an engine",

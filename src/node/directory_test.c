@@ -20,8 +20,8 @@ static int end(void **state)
     return 0;
 }
 
-static void put(node_directory *directory, uint32_t dp, uint32_t tp, uint32_t pp, const char *engine_id,
-                const char *address, bool expect_replaced)
+static void put(node_directory *directory, uint32_t dp, uint32_t tp, uint32_t pp,
+                const char *engine_id, const char *address, bool expect_replaced)
 {
     bool replaced = !expect_replaced;
     const node_entry entry = {dp, tp, pp, (char *)(uintptr_t)engine_id, (char *)(uintptr_t)address};
@@ -39,8 +39,8 @@ static void expect_text(const node_directory *directory, const char *expected)
 
 /* The shape that vLLM's Mooncake bootstrap server answers. */
 #define TWO_ENGINES                                                                                \
-    "{\"0\":{\"engine_id\":\"p0\",\"worker_addr\":{\"0\":{\"0\":\"tcp://10.0.0.1:1\",\"1\":"        \
-    "\"tcp://10.0.0.1:3\"},\"1\":{\"0\":\"tcp://10.0.0.1:2\"}}},"                                   \
+    "{\"0\":{\"engine_id\":\"p0\",\"worker_addr\":{\"0\":{\"0\":\"tcp://10.0.0.1:1\",\"1\":"       \
+    "\"tcp://10.0.0.1:3\"},\"1\":{\"0\":\"tcp://10.0.0.1:2\"}}},"                                  \
     "\"1\":{\"engine_id\":\"p1\",\"worker_addr\":{\"0\":{\"0\":\"tcp://[::1]:4\"}}}}"
 
 static void test_what_is_put_is_written_and_read(void **state)
@@ -54,7 +54,8 @@ static void test_what_is_put_is_written_and_read(void **state)
     put(&directory, 0, 0, 0, "p0", "tcp://10.0.0.9:9", false);
     put(&directory, 0, 0, 0, "p0", "tcp://10.0.0.1:1", false);
     expect_text(&directory, TWO_ENGINES);
-    assert_int_equal(node_directory_read(TWO_ENGINES, strlen(TWO_ENGINES), &again, report), KVFERRY_OK);
+    assert_int_equal(node_directory_read(TWO_ENGINES, strlen(TWO_ENGINES), &again, report),
+                     KVFERRY_OK);
     assert_int_equal(again.count, 4);
     for (size_t i = 0; i < 4; i++) {
         assert_string_equal(again.entries[i].address, directory.entries[i].address);
@@ -62,8 +63,10 @@ static void test_what_is_put_is_written_and_read(void **state)
     }
     /* A restarted engine has another id. */
     put(&directory, 0, 0, 0, "p2", "tcp://10.0.0.2:1", true);
-    expect_text(&directory, "{\"0\":{\"engine_id\":\"p2\",\"worker_addr\":{\"0\":{\"0\":\"tcp://10.0.0.2:1\"}}},"
-                            "\"1\":{\"engine_id\":\"p1\",\"worker_addr\":{\"0\":{\"0\":\"tcp://[::1]:4\"}}}}");
+    expect_text(
+        &directory,
+        "{\"0\":{\"engine_id\":\"p2\",\"worker_addr\":{\"0\":{\"0\":\"tcp://10.0.0.2:1\"}}},"
+        "\"1\":{\"engine_id\":\"p1\",\"worker_addr\":{\"0\":{\"0\":\"tcp://[::1]:4\"}}}}");
     node_directory_free(&again);
     node_directory_free(&directory);
 }
@@ -76,7 +79,8 @@ static void test_an_engine_is_found(void **state)
     assert_int_equal(node_directory_engine(&directory, "", &found, report), KVFERRY_REFUSED);
     assert_string_equal(kvferry_report_get(report, 0)->code, "engine_absent");
     kvferry_report_clear(report);
-    assert_int_equal(node_directory_read(TWO_ENGINES, strlen(TWO_ENGINES), &directory, report), KVFERRY_OK);
+    assert_int_equal(node_directory_read(TWO_ENGINES, strlen(TWO_ENGINES), &directory, report),
+                     KVFERRY_OK);
     assert_int_equal(node_directory_engine(&directory, "p1", &found, report), KVFERRY_OK);
     assert_string_equal(found, "p1");
     assert_int_equal(node_directory_engine(&directory, "p7", &found, report), KVFERRY_REFUSED);
@@ -94,9 +98,11 @@ static void test_a_registration(void **state)
     node_directory directory = {0};
     bool replaced;
     char *text;
-    const node_entry entry = {2, 3, 4, (char *)(uintptr_t)"a \"b\"", (char *)(uintptr_t)"tcp://h:5"};
+    const node_entry entry = {2, 3, 4, (char *)(uintptr_t) "a \"b\"",
+                              (char *)(uintptr_t) "tcp://h:5"};
     assert_int_equal(node_directory_write_entry(&entry, &text), KVFERRY_OK);
-    assert_int_equal(node_directory_read_entry(text, strlen(text), &directory, &replaced, report), KVFERRY_OK);
+    assert_int_equal(node_directory_read_entry(text, strlen(text), &directory, &replaced, report),
+                     KVFERRY_OK);
     assert_int_equal(directory.count, 1);
     assert_int_equal(directory.entries[0].dp, 2);
     assert_int_equal(directory.entries[0].tp, 3);
@@ -109,9 +115,12 @@ static void test_a_registration(void **state)
         "{}",
         "{\"engine_id\": \"e\", \"dp_rank\": 0, \"tp_rank\": 0, \"pp_rank\": 0}",
         "{\"engine_id\": \"e\", \"dp_rank\": 0, \"tp_rank\": 0, \"pp_rank\": 0, \"addr\": \"h:1\"}",
-        "{\"engine_id\": \"e\", \"dp_rank\": -1, \"tp_rank\": 0, \"pp_rank\": 0, \"addr\": \"tcp://h:1\"}",
-        "{\"engine_id\": \"e\", \"dp_rank\": 0, \"tp_rank\": 65536, \"pp_rank\": 0, \"addr\": \"tcp://h:1\"}",
-        "{\"engine_id\": 7, \"dp_rank\": 0, \"tp_rank\": 0, \"pp_rank\": 0, \"addr\": \"tcp://h:1\"}",
+        "{\"engine_id\": \"e\", \"dp_rank\": -1, \"tp_rank\": 0, \"pp_rank\": 0, \"addr\": "
+        "\"tcp://h:1\"}",
+        "{\"engine_id\": \"e\", \"dp_rank\": 0, \"tp_rank\": 65536, \"pp_rank\": 0, \"addr\": "
+        "\"tcp://h:1\"}",
+        "{\"engine_id\": 7, \"dp_rank\": 0, \"tp_rank\": 0, \"pp_rank\": 0, \"addr\": "
+        "\"tcp://h:1\"}",
     };
     for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
         kvferry_report_clear(report);
@@ -139,7 +148,8 @@ static void test_what_is_no_directory(void **state)
         "{\"0\": {\"engine_id\": \"e\", \"worker_addr\": {\"0\": []}}}",
         "{\"0\": {\"engine_id\": \"e\", \"worker_addr\": {\"0\": {\"x\": \"tcp://h:1\"}}}}",
         "{\"0\": {\"engine_id\": \"e\", \"worker_addr\": {\"0\": {\"0\": \"h:1\"}}}}",
-        "{\"0\": {\"engine_id\": \"e\", \"worker_addr\": {\"0\": {\"0\": \"tcp://h:1\", \"1\": 7}}}}",
+        "{\"0\": {\"engine_id\": \"e\", \"worker_addr\": {\"0\": {\"0\": \"tcp://h:1\", \"1\": "
+        "7}}}}",
     };
     for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
         node_directory directory = {0};

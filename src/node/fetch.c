@@ -20,9 +20,15 @@ typedef struct fetch_job {
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static CURLcode began;
 
-static void begin(void) { began = curl_global_init(CURL_GLOBAL_DEFAULT); }
+static void begin(void)
+{
+    began = curl_global_init(CURL_GLOBAL_DEFAULT);
+}
 
-bool node_fetch_begin(void) { return pthread_once(&once, begin) == 0 && began == CURLE_OK; }
+bool node_fetch_begin(void)
+{
+    return pthread_once(&once, begin) == 0 && began == CURLE_OK;
+}
 
 static size_t take(char *data, size_t size, size_t count, void *context)
 {
@@ -34,7 +40,8 @@ static size_t take(char *data, size_t size, size_t count, void *context)
     return job->too_long || job->text.failed ? 0 : size;
 }
 
-static int go_on(void *context, curl_off_t down_total, curl_off_t down, curl_off_t up_total, curl_off_t up)
+static int go_on(void *context, curl_off_t down_total, curl_off_t down, curl_off_t up_total,
+                 curl_off_t up)
 {
     (void)down_total, (void)down, (void)up_total, (void)up;
     const fetch_job *job = context;
@@ -49,7 +56,8 @@ static CURLcode set_up(CURL *curl, const char *url, const char *body, struct cur
         code = curl_easy_setopt(curl, CURLOPT_POSTFIELDS, body);
     if (code == CURLE_OK && body)
         code = curl_easy_setopt(curl, CURLOPT_HTTPHEADER, headers);
-    curl_easy_setopt(curl, CURLOPT_PROXY, ""); /* workers' addresses are not for a proxy to look up */
+    curl_easy_setopt(curl, CURLOPT_PROXY,
+                     ""); /* workers' addresses are not for a proxy to look up */
     curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
     curl_easy_setopt(curl, CURLOPT_CONNECTTIMEOUT_MS, (long)FETCH_CONNECT_MS);
     curl_easy_setopt(curl, CURLOPT_TIMEOUT_MS, (long)FETCH_MS);
@@ -61,7 +69,7 @@ static CURLcode set_up(CURL *curl, const char *url, const char *body, struct cur
     return code;
 }
 
-static kvferry_status refuse(const char *url, const char *expected, const char *found,
+static kvferry_status failed(const char *url, const char *expected, const char *found,
                              kvferry_report *report)
 {
     base_report_add(report, "discovery_failed", &(base_where){.place = url}, expected, found,
@@ -76,15 +84,16 @@ static kvferry_status perform(CURL *curl, const char *url, fetch_job *job, kvfer
     if (job->text.failed)
         return KVFERRY_NO_MEMORY;
     if (job->too_long)
-        return refuse(url, base_format("at most %zu bytes", job->maximum), "more", report);
+        return failed(url, base_format("at most %zu bytes", job->maximum), "more", report);
     if (result == CURLE_OUT_OF_MEMORY)
         return KVFERRY_NO_MEMORY;
     if (result != CURLE_OK)
-        return refuse(url, "an answer", curl_easy_strerror(result), report);
+        return failed(url, "an answer", curl_easy_strerror(result), report);
     curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &code);
     if (code != 200)
-        return refuse(url, "status 200",
-                      base_format("status %ld, %.120s", code, job->text.data ? job->text.data : ""), report);
+        return failed(url, "status 200",
+                      base_format("status %ld, %.120s", code, job->text.data ? job->text.data : ""),
+                      report);
     base_text_append_bytes(&job->text, "", 0);
     return job->text.failed ? KVFERRY_NO_MEMORY : KVFERRY_OK;
 }

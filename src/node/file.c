@@ -7,8 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
-static kvferry_status refuse(const char *path, const char *expected, const char *found,
-                             kvferry_report *report)
+static kvferry_status unreadable(const char *path, const char *expected, const char *found,
+                                 kvferry_report *report)
 {
     base_report_add(report, "file_failed", &(base_where){.place = path}, expected, found,
                     "a file could not be read");
@@ -19,12 +19,12 @@ static kvferry_status read_open(int fd, const char *path, size_t maximum, char *
                                 struct stat *about, kvferry_report *report)
 {
     if (fstat(fd, about) != 0)
-        return refuse(path, "a readable file", strerror(errno), report);
+        return unreadable(path, "a readable file", strerror(errno), report);
     if (!S_ISREG(about->st_mode))
-        return refuse(path, "a regular file", "something else", report);
+        return unreadable(path, "a regular file", "something else", report);
     if (about->st_size < 0 || (uint64_t)about->st_size > maximum)
-        return refuse(path, base_format("at most %zu bytes", maximum),
-                      base_format("%lld", (long long)about->st_size), report);
+        return unreadable(path, base_format("at most %zu bytes", maximum),
+                          base_format("%lld", (long long)about->st_size), report);
     size_t length = (size_t)about->st_size, got = 0;
     char *data = malloc(length + 1);
     if (!data)
@@ -35,7 +35,7 @@ static kvferry_status read_open(int fd, const char *path, size_t maximum, char *
             continue;
         if (more < 0) {
             free(data);
-            return refuse(path, "a readable file", strerror(errno), report);
+            return unreadable(path, "a readable file", strerror(errno), report);
         }
         if (more == 0)
             break; /* it was cut meanwhile */
@@ -53,7 +53,7 @@ kvferry_status node_file_read(const char *path, size_t maximum, char **text, siz
     /* A pipe that nobody writes to must not hold the caller up. */
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
-        return refuse(path, "a readable file", strerror(errno), report);
+        return unreadable(path, "a readable file", strerror(errno), report);
     kvferry_status status = read_open(fd, path, maximum, text, size, about, report);
     close(fd);
     return status;

@@ -6,8 +6,9 @@
 
 #include "base/base.h"
 
-/* Reads a whole regular file of at most `maximum` bytes; *text is the caller's to free and ends with a zero byte
- * that is not counted. KVFERRY_IO with a reason (file_failed), KVFERRY_NO_MEMORY. */
+/* Reads a whole regular file of at most `maximum` bytes; *text is the caller's to free and ends
+ * with a zero byte that is not counted. KVFERRY_IO with a reason (file_failed), KVFERRY_NO_MEMORY.
+ */
 kvferry_status node_file_read(const char *path, size_t maximum, char **text, size_t *size,
                               struct stat *about, kvferry_report *report);
 

@@ -25,17 +25,20 @@ struct node_http {
     node_directory directory;
 };
 
-/* --- answers ---------------------------------------------------------------------------------------------- */
+/* --- answers
+ * ---------------------------------------------------------------------------------------------- */
 
 #define JSON_TYPE "application/json"
 
 /* Takes `text` of malloc; NULL: there was no memory. */
-static enum MHD_Result answer(struct MHD_Connection *connection, unsigned code, const char *type, char *text)
+static enum MHD_Result answer(struct MHD_Connection *connection, unsigned code, const char *type,
+                              char *text)
 {
     static char nothing[] = "{\"error\": {\"code\": \"no_memory\"}}";
     struct MHD_Response *response =
-        text ? MHD_create_response_from_buffer(strlen(text), text, MHD_RESPMEM_MUST_FREE)
-             : MHD_create_response_from_buffer(sizeof(nothing) - 1, nothing, MHD_RESPMEM_PERSISTENT);
+        text
+            ? MHD_create_response_from_buffer(strlen(text), text, MHD_RESPMEM_MUST_FREE)
+            : MHD_create_response_from_buffer(sizeof(nothing) - 1, nothing, MHD_RESPMEM_PERSISTENT);
     if (!response) {
         free(text);
         return MHD_NO;
@@ -47,8 +50,8 @@ static enum MHD_Result answer(struct MHD_Connection *connection, unsigned code, 
     return result;
 }
 
-static enum MHD_Result answer_error(struct MHD_Connection *connection, unsigned code, const char *name,
-                                    const char *message)
+static enum MHD_Result answer_error(struct MHD_Connection *connection, unsigned code,
+                                    const char *name, const char *message)
 {
     json_t *root = json_pack("{s:{s:s, s:s}}", "error", "code", name, "message", message);
     char *text = root ? json_dumps(root, JSON_COMPACT) : NULL;
@@ -62,11 +65,13 @@ static enum MHD_Result answer_refusal(struct MHD_Connection *connection, kvferry
     const kvferry_reason *reason = kvferry_report_get(report, 0);
     if (status == KVFERRY_NO_MEMORY)
         return answer(connection, 0, "", NULL);
-    return answer_error(connection, MHD_HTTP_BAD_REQUEST, reason ? reason->code : kvferry_status_name(status),
+    return answer_error(connection, MHD_HTTP_BAD_REQUEST,
+                        reason ? reason->code : kvferry_status_name(status),
                         reason ? reason->message : kvferry_status_describe(status));
 }
 
-/* --- what is served ------------------------------------------------------------------------------------------ */
+/* --- what is served
+ * ------------------------------------------------------------------------------------------ */
 
 static enum MHD_Result serve_query(node_http *http, struct MHD_Connection *connection)
 {
@@ -89,11 +94,11 @@ static enum MHD_Result serve_register(node_http *http, struct MHD_Connection *co
                                                       &http->directory, &replaced, report);
     pthread_mutex_unlock(&http->lock);
     if (replaced)
-        http->options.log(http->options.context,
-                          "a worker of another engine registered under a dp_rank: its former engine is forgotten");
-    enum MHD_Result result = status == KVFERRY_OK
-                                 ? answer(connection, MHD_HTTP_OK, JSON_TYPE, strdup("{\"status\": \"ok\"}"))
-                                 : answer_refusal(connection, status, report);
+        http->options.log(http->options.context, "a worker of another engine registered under a "
+                                                 "dp_rank: its former engine is forgotten");
+    enum MHD_Result result = status == KVFERRY_OK ? answer(connection, MHD_HTTP_OK, JSON_TYPE,
+                                                           strdup("{\"status\": \"ok\"}"))
+                                                  : answer_refusal(connection, status, report);
     kvferry_report_free(report);
     return result;
 }
@@ -109,7 +114,13 @@ static enum MHD_Result serve_metrics(node_http *http, struct MHD_Connection *con
     return answer(connection, MHD_HTTP_OK, "text/plain; version=0.0.4; charset=utf-8", text.data);
 }
 
-typedef enum http_path { HTTP_HEALTH, HTTP_QUERY, HTTP_REGISTER, HTTP_METRICS, HTTP_NOTHING } http_path;
+typedef enum http_path {
+    HTTP_HEALTH,
+    HTTP_QUERY,
+    HTTP_REGISTER,
+    HTTP_METRICS,
+    HTTP_NOTHING
+} http_path;
 
 static http_path path_of(const node_http *http, const char *url)
 {
@@ -144,7 +155,9 @@ static enum MHD_Result serve(node_http *http, struct MHD_Connection *connection,
     }
 }
 
-/* --- requests --------------------------------------------------------------------------------------------------- */
+/* --- requests
+ * ---------------------------------------------------------------------------------------------------
+ */
 
 typedef struct http_request {
     base_text body;
@@ -153,8 +166,8 @@ typedef struct http_request {
 
 /* Called when the head is there, for each part of the body, and at the end. */
 static enum MHD_Result handle(void *context, struct MHD_Connection *connection, const char *url,
-                              const char *method, const char *version, const char *data, size_t *size,
-                              void **state)
+                              const char *method, const char *version, const char *data,
+                              size_t *size, void **state)
 {
     (void)version;
     http_request *request = *state;
@@ -187,7 +200,9 @@ static void completed(void *context, struct MHD_Connection *connection, void **s
     free(request);
 }
 
-/* --- life --------------------------------------------------------------------------------------------------- */
+/* --- life
+ * ---------------------------------------------------------------------------------------------------
+ */
 
 static int listen_at(const node_address *listen_address, node_address *bound)
 {
@@ -215,22 +230,23 @@ static int listen_at(const node_address *listen_address, node_address *bound)
     return fd;
 }
 
-static kvferry_status refuse(const node_address *listen_address, kvferry_report *report)
+static kvferry_status cannot_listen(const node_address *listen_address, kvferry_report *report)
 {
     const char *why = strerror(errno);
     char text[NODE_ADDRESS_TEXT];
     node_address_format(listen_address, NODE_ADDRESS_HTTP, text);
-    base_report_add(report, "listen_failed", &(base_where){.place = text}, "an address that can be bound", why,
-                    "HTTP cannot be served");
+    base_report_add(report, "listen_failed", &(base_where){.place = text},
+                    "an address that can be bound", why, "HTTP cannot be served");
     return KVFERRY_IO;
 }
 
-kvferry_status node_http_create(const node_http_options *options, const node_address *listen_address,
-                                node_address *bound, node_http **http, kvferry_report *report)
+kvferry_status node_http_create(const node_http_options *options,
+                                const node_address *listen_address, node_address *bound,
+                                node_http **http, kvferry_report *report)
 {
     int fd = listen_at(listen_address, bound);
     if (fd < 0)
-        return refuse(listen_address, report);
+        return cannot_listen(listen_address, report);
     node_http *made = base_alloc(1, sizeof(*made));
     if (!made) {
         close(fd);
@@ -241,14 +257,15 @@ kvferry_status node_http_create(const node_http_options *options, const node_add
     made->daemon = MHD_start_daemon(
         MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_POLL | MHD_USE_ITC, 0, NULL, NULL, handle, made,
         MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT, (unsigned)HTTP_CONNECTIONS,
-        MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)HTTP_TIMEOUT_SECONDS, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-        (size_t)HTTP_CONNECTION_BYTES, MHD_OPTION_NOTIFY_COMPLETED, completed, NULL, MHD_OPTION_END);
+        MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)HTTP_TIMEOUT_SECONDS,
+        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HTTP_CONNECTION_BYTES,
+        MHD_OPTION_NOTIFY_COMPLETED, completed, NULL, MHD_OPTION_END);
     if (!made->daemon) {
         close(fd);
         pthread_mutex_destroy(&made->lock);
         free(made);
         errno = ENOMEM;
-        return refuse(listen_address, report);
+        return cannot_listen(listen_address, report);
     }
     *http = made;
     return KVFERRY_OK;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* HTTP servers of a node: the bootstrap of its engine, and metrics. Each with a thread of its own. */
+/* HTTP servers of a node: the bootstrap of its engine, and metrics. Each with a thread of its own.
+ */
 #ifndef KVFERRY_NODE_HTTP_H
 #define KVFERRY_NODE_HTTP_H
 
@@ -19,7 +20,8 @@ typedef struct node_http_options {
     void *context;
 } node_http_options;
 
-/* `bound` is `listen` with the port that it came to be. KVFERRY_IO with a reason (listen_failed). */
+/* `bound` is `listen` with the port that it came to be. KVFERRY_IO with a reason (listen_failed).
+ */
 kvferry_status node_http_create(const node_http_options *options, const node_address *listen,
                                 node_address *bound, node_http **http, kvferry_report *report);
 void node_http_close(node_http *http);

@@ -164,7 +164,8 @@ static void test_bad_requests_are_answered(void **state)
         assert_string_equal(answer, cases[i].answer);
     }
     static char huge[40000];
-    int head = snprintf(huge, sizeof(huge), "POST /register HTTP/1.1\r\nHost: x\r\nContent-Length: 39000\r\n\r\n");
+    int head = snprintf(huge, sizeof(huge),
+                        "POST /register HTTP/1.1\r\nHost: x\r\nContent-Length: 39000\r\n\r\n");
     memset(huge + head, ' ', 39000);
     by_hand(&r, huge, (size_t)head + 39000, answer);
     answer[12] = '\0';
@@ -185,7 +186,8 @@ static void test_bad_requests_are_answered(void **state)
     node_http_close(r.http);
 }
 
-/* --- the resolver --------------------------------------------------------------------------------------------- */
+/* --- the resolver
+ * --------------------------------------------------------------------------------------------- */
 
 static node_answer *await(node_resolver *resolver, int wake, node_answer_kind kind)
 {
@@ -202,13 +204,14 @@ static node_answer *await(node_resolver *resolver, int wake, node_answer_kind ki
     return NULL;
 }
 
-static node_resolver *open_resolver(int wake, const char *bootstrap, uint32_t tp, const char *address)
+static node_resolver *open_resolver(int wake, const char *bootstrap, uint32_t tp,
+                                    const char *address)
 {
     node_resolver *resolver;
     const node_resolver_options options = {.wake = wake,
                                            .bootstrap = bootstrap,
                                            .own = {.tp = tp,
-                                                   .engine_id = (char *)(uintptr_t)"e",
+                                                   .engine_id = (char *)(uintptr_t) "e",
                                                    .address = (char *)(uintptr_t)address},
                                            .seek_leader = tp != 0,
                                            .retry_ms = 20};
@@ -249,8 +252,8 @@ static void test_the_leader_is_found(void **state)
     close(other);
 }
 
-static void expect_refusal(node_resolver *resolver, int wake, const char *where, const char *engine_id,
-                           kvferry_status status, const char *code)
+static void expect_refusal(node_resolver *resolver, int wake, const char *where,
+                           const char *engine_id, kvferry_status status, const char *code)
 {
     assert_int_equal(node_resolver_query(resolver, 1, where, engine_id), KVFERRY_OK);
     node_answer *answer = await(resolver, wake, NODE_ANSWER_QUERY);
@@ -266,8 +269,8 @@ static void test_files_and_what_is_not_there(void **state)
     char where[160];
     int wake = eventfd(0, EFD_CLOEXEC);
     node_resolver *resolver = open_resolver(wake, NULL, 0, "tcp://127.0.0.1:10");
-    scratch_write("engines.json",
-                  "{\"0\": {\"engine_id\": \"e\", \"worker_addr\": {\"0\": {\"0\": \"tcp://127.0.0.1:7\"}}}}");
+    scratch_write("engines.json", "{\"0\": {\"engine_id\": \"e\", \"worker_addr\": {\"0\": {\"0\": "
+                                  "\"tcp://127.0.0.1:7\"}}}}");
     snprintf(where, sizeof(where), "file:%s", scratch("engines.json"));
     assert_int_equal(node_resolver_query(resolver, 3, where, "e"), KVFERRY_OK);
     node_answer *answer = await(resolver, wake, NODE_ANSWER_QUERY);

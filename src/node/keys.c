@@ -18,11 +18,12 @@
 /* What files of keys may have at most. */
 enum { KEY_FILE_MAX = 4096, ALLOWED_FILE_MAX = 16 << 20 };
 
-#define KEY_HEAD "kvferry-key/1\npublic "
+#define KEY_HEAD   "kvferry-key/1\npublic "
 #define KEY_MIDDLE "\nsecret "
 enum { KEY_FILE_SIZE = sizeof(KEY_HEAD KEY_MIDDLE "\n") - 1 + 2 * (NODE_KEY_TEXT - 1) };
 
-/* --- writing ------------------------------------------------------------------------------------------ */
+/* --- writing
+ * ------------------------------------------------------------------------------------------ */
 
 static kvferry_status write_new(const char *path, mode_t mode, const char *text, size_t size,
                                 kvferry_report *report)
@@ -39,8 +40,8 @@ static kvferry_status write_new(const char *path, mode_t mode, const char *text,
         return KVFERRY_OK;
     if (made)
         unlink(path);
-    base_report_add(report, "file_failed", &(base_where){.place = path}, "a new file", strerror(failure),
-                    "a key could not be written");
+    base_report_add(report, "file_failed", &(base_where){.place = path}, "a new file",
+                    strerror(failure), "a key could not be written");
     return KVFERRY_IO;
 }
 
@@ -77,7 +78,8 @@ kvferry_status kvferry_keys_generate(const char *path, kvferry_report *report)
     return status;
 }
 
-/* --- the own pair --------------------------------------------------------------------------------------- */
+/* --- the own pair
+ * --------------------------------------------------------------------------------------- */
 
 static bool parse_pair(const char *text, size_t size, node_key_pair *pair)
 {
@@ -85,7 +87,8 @@ static bool parse_pair(const char *text, size_t size, node_key_pair *pair)
     const char *middle = public_hex + NODE_KEY_TEXT - 1;
     const char *secret_hex = middle + sizeof(KEY_MIDDLE) - 1;
     unsigned char derived[NODE_KEY_BYTES];
-    return (size == KEY_FILE_SIZE || size == KEY_FILE_SIZE - 1) && /* the last line's end may be lost */
+    return (size == KEY_FILE_SIZE ||
+            size == KEY_FILE_SIZE - 1) && /* the last line's end may be lost */
            memcmp(text, KEY_HEAD, sizeof(KEY_HEAD) - 1) == 0 &&
            memcmp(middle, KEY_MIDDLE, sizeof(KEY_MIDDLE) - 1) == 0 &&
            node_key_parse(public_hex, NODE_KEY_TEXT - 1, pair->public_key) &&
@@ -106,8 +109,8 @@ kvferry_status node_key_pair_read(const char *path, node_key_pair *pair, bool *o
     *open_to_others = (about.st_mode & (S_IRWXG | S_IRWXO)) != 0;
     if (!parse_pair(text, size, pair)) {
         base_report_add(report, "key_malformed", &(base_where){.place = path},
-                        "a key pair as `kvferry keygen` writes it", base_format("%zu other bytes", size),
-                        "a key file could not be read");
+                        "a key pair as `kvferry keygen` writes it",
+                        base_format("%zu other bytes", size), "a key file could not be read");
         status = KVFERRY_MALFORMED;
     }
     sodium_memzero(text, size);
@@ -115,7 +118,8 @@ kvferry_status node_key_pair_read(const char *path, node_key_pair *pair, bool *o
     return status;
 }
 
-/* --- the allow-list --------------------------------------------------------------------------------------- */
+/* --- the allow-list
+ * --------------------------------------------------------------------------------------- */
 
 struct node_allowed {
     char *path;
@@ -125,7 +129,10 @@ struct node_allowed {
     size_t count;
 };
 
-static int compare_keys(const void *a, const void *b) { return memcmp(a, b, NODE_KEY_BYTES); }
+static int compare_keys(const void *a, const void *b)
+{
+    return memcmp(a, b, NODE_KEY_BYTES);
+}
 
 /* A key at the line's beginning, then nothing or a blank and whatever a person wants to note. */
 static bool parse_line(const char *line, size_t size, unsigned char key[NODE_KEY_BYTES])
@@ -147,10 +154,12 @@ static kvferry_status parse_keys(node_allowed *allowed, const char *text, size_t
         number++;
         bool empty = length == 0 || *line == '#' || (length == 1 && *line == '\r');
         if (!empty && !parse_line(line, length, keys[count])) {
-            base_report_add(report, "key_malformed",
-                            &(base_where){.place = base_format("%.200s line %zu", allowed->path, number)},
-                            "64 hexadecimal digits", base_format("%.80s", base_format("%.*s", (int)(length > 80 ? 80 : length), line)),
-                            "a line of the list of allowed keys could not be read");
+            base_report_add(
+                report, "key_malformed",
+                &(base_where){.place = base_format("%.200s line %zu", allowed->path, number)},
+                "64 hexadecimal digits",
+                base_format("%.80s", base_format("%.*s", (int)(length > 80 ? 80 : length), line)),
+                "a line of the list of allowed keys could not be read");
             status = KVFERRY_MALFORMED;
         }
         count += !empty;
@@ -183,9 +192,11 @@ static kvferry_status load(node_allowed *allowed, kvferry_report *report)
 static bool changed(const node_allowed *allowed, const struct stat *now)
 {
     const struct stat *seen = &allowed->seen;
-    return now->st_ino != seen->st_ino || now->st_dev != seen->st_dev || now->st_size != seen->st_size ||
-           now->st_mtim.tv_sec != seen->st_mtim.tv_sec || now->st_mtim.tv_nsec != seen->st_mtim.tv_nsec ||
-           now->st_ctim.tv_sec != seen->st_ctim.tv_sec || now->st_ctim.tv_nsec != seen->st_ctim.tv_nsec;
+    return now->st_ino != seen->st_ino || now->st_dev != seen->st_dev ||
+           now->st_size != seen->st_size || now->st_mtim.tv_sec != seen->st_mtim.tv_sec ||
+           now->st_mtim.tv_nsec != seen->st_mtim.tv_nsec ||
+           now->st_ctim.tv_sec != seen->st_ctim.tv_sec ||
+           now->st_ctim.tv_nsec != seen->st_ctim.tv_nsec;
 }
 
 kvferry_status node_allowed_open(const char *path, node_allowed **allowed, kvferry_report *report)
@@ -216,12 +227,14 @@ bool node_allowed_has(node_allowed *allowed, const unsigned char key[NODE_KEY_BY
     struct stat now;
     bool missing = stat(allowed->path, &now) != 0;
     if (missing && !allowed->missing)
-        base_report_add(trouble, "file_failed", &(base_where){.place = allowed->path}, "a readable file",
-                        strerror(errno), "the list of allowed keys is gone: it stays as it was");
+        base_report_add(trouble, "file_failed", &(base_where){.place = allowed->path},
+                        "a readable file", strerror(errno),
+                        "the list of allowed keys is gone: it stays as it was");
     if (!missing && (allowed->missing || changed(allowed, &now))) {
         load(allowed, trouble);
         allowed->seen = now; /* what cannot be read is told once */
     }
     allowed->missing = missing;
-    return allowed->count && bsearch(key, allowed->keys, allowed->count, NODE_KEY_BYTES, compare_keys);
+    return allowed->count &&
+           bsearch(key, allowed->keys, allowed->count, NODE_KEY_BYTES, compare_keys);
 }

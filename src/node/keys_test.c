@@ -49,7 +49,8 @@ static void test_a_pair_is_written_once_and_read(void **state)
     assert_int_equal(kvferry_keys_generate(scratch("own"), report), KVFERRY_OK);
     assert_int_equal(stat(scratch("own"), &about), 0);
     assert_int_equal(about.st_mode & 0777, 0600);
-    assert_int_equal(node_key_pair_read(scratch("own"), &pair, &open_to_others, report), KVFERRY_OK);
+    assert_int_equal(node_key_pair_read(scratch("own"), &pair, &open_to_others, report),
+                     KVFERRY_OK);
     assert_false(open_to_others);
     public_line("own.pub", line);
     node_key_format(pair.public_key, hex);
@@ -57,11 +58,13 @@ static void test_a_pair_is_written_once_and_read(void **state)
 
     assert_int_equal(kvferry_keys_generate(scratch("own"), report), KVFERRY_IO);
     expect_reason("file_failed");
-    assert_int_equal(node_key_pair_read(scratch("own"), &other, &open_to_others, report), KVFERRY_OK);
+    assert_int_equal(node_key_pair_read(scratch("own"), &other, &open_to_others, report),
+                     KVFERRY_OK);
     assert_memory_equal(&pair, &other, sizeof(pair));
 
     assert_int_equal(chmod(scratch("own"), 0640), 0);
-    assert_int_equal(node_key_pair_read(scratch("own"), &other, &open_to_others, report), KVFERRY_OK);
+    assert_int_equal(node_key_pair_read(scratch("own"), &other, &open_to_others, report),
+                     KVFERRY_OK);
     assert_true(open_to_others);
 }
 
@@ -105,7 +108,8 @@ static void test_other_files_are_no_pairs(void **state)
             fail_msg("taken with another character %zu", i);
         kvferry_report_clear(report);
     }
-    assert_int_equal(node_key_pair_read(scratch("nothing"), &pair, &open_to_others, report), KVFERRY_IO);
+    assert_int_equal(node_key_pair_read(scratch("nothing"), &pair, &open_to_others, report),
+                     KVFERRY_IO);
     expect_reason("file_failed");
     assert_int_equal(node_key_pair_read("/", &pair, &open_to_others, report), KVFERRY_IO);
     expect_reason("file_failed");
@@ -113,8 +117,8 @@ static void test_other_files_are_no_pairs(void **state)
     expect_reason("file_failed");
 }
 
-#define ONE "1111111111111111111111111111111111111111111111111111111111111111"
-#define TWO "2222222222222222222222222222222222222222222222222222222222222222"
+#define ONE   "1111111111111111111111111111111111111111111111111111111111111111"
+#define TWO   "2222222222222222222222222222222222222222222222222222222222222222"
 #define THREE "3333333333333333333333333333333333333333333333333333333333333333"
 
 static void test_the_list_follows_its_file(void **state)
@@ -142,7 +146,8 @@ static void test_the_list_follows_its_file(void **state)
     assert_int_equal(kvferry_report_count(report), 1);
     expect_reason("key_malformed");
     assert_int_equal(unlink(scratch("allowed")), 0);
-    assert_true(node_allowed_has(allowed, three, report) && node_allowed_has(allowed, three, report));
+    assert_true(node_allowed_has(allowed, three, report) &&
+                node_allowed_has(allowed, three, report));
     assert_int_equal(kvferry_report_count(report), 1);
     expect_reason("file_failed");
 
@@ -156,10 +161,11 @@ static void test_a_bad_list_is_none(void **state)
 {
     (void)state;
     node_allowed *allowed = NULL;
-    static const char *const bad[] = {"x\n", ONE "1\n", ONE "\n" TWO ",\n", " " ONE};
+    static const char *const bad[] = {"x\n", (ONE "1\n"), (ONE "\n" TWO ",\n"), (" " ONE)};
     for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
         scratch_write("allowed", bad[i]);
-        assert_int_equal(node_allowed_open(scratch("allowed"), &allowed, report), KVFERRY_MALFORMED);
+        assert_int_equal(node_allowed_open(scratch("allowed"), &allowed, report),
+                         KVFERRY_MALFORMED);
         expect_reason("key_malformed");
     }
     assert_int_equal(node_allowed_open(scratch("nothing"), &allowed, report), KVFERRY_IO);

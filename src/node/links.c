@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* --- sockets -------------------------------------------------------------------------------------------- */
+/* --- sockets
+ * -------------------------------------------------------------------------------------------- */
 
 static bool set_int(void *socket, int option, int value)
 {
@@ -18,24 +19,23 @@ bool links_configure(node_links *links, void *socket, const node_address *addres
     int silence = (int)base_min(links->options.silence_ms, INT32_MAX);
     int beat = silence / 3 ? silence / 3 : 1;
     return zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &maximum, sizeof(maximum)) == 0 &&
-           set_int(socket, ZMQ_IPV6, strchr(address->host, ':') != NULL) && set_int(socket, ZMQ_SNDHWM, LINKS_HWM) &&
-           set_int(socket, ZMQ_RCVHWM, LINKS_HWM) && set_int(socket, ZMQ_LINGER, LINKS_LINGER_MS) &&
+           set_int(socket, ZMQ_IPV6, strchr(address->host, ':') != NULL) &&
+           set_int(socket, ZMQ_SNDHWM, LINKS_HWM) && set_int(socket, ZMQ_RCVHWM, LINKS_HWM) &&
+           set_int(socket, ZMQ_LINGER, LINKS_LINGER_MS) &&
            set_int(socket, ZMQ_HANDSHAKE_IVL, 10000) && set_int(socket, ZMQ_HEARTBEAT_IVL, beat) &&
            set_int(socket, ZMQ_HEARTBEAT_TIMEOUT, silence) && set_int(socket, ZMQ_TCP_KEEPALIVE, 1);
 }
 
-static kvferry_status refuse(const char *code, const char *place, const char *expected,
-                             kvferry_report *report)
+static kvferry_status cannot_listen(const char *place, const char *expected, kvferry_report *report)
 {
-    base_report_add(report, code, &(base_where){.place = place}, expected, zmq_strerror(zmq_errno()),
-                    "control messages cannot be served");
+    base_report_add(report, "listen_failed", &(base_where){.place = place}, expected,
+                    zmq_strerror(zmq_errno()), "control messages cannot be served");
     return KVFERRY_IO;
 }
 
 static void router_ready(node_watch *watch)
 {
-    node_links *links =
-        (node_links *)(void *)((char *)watch - offsetof(node_links, router_watch));
+    node_links *links = (node_links *)(void *)((char *)watch - offsetof(node_links, router_watch));
     links->router_dirty = true;
 }
 
@@ -46,7 +46,8 @@ static void router_monitor_ready(node_watch *watch)
     links->router_monitor_dirty = true;
 }
 
-static bool watch_socket(node_links *links, void *socket, node_watch *watch, void (*ready)(node_watch *))
+static bool watch_socket(node_links *links, void *socket, node_watch *watch,
+                         void (*ready)(node_watch *))
 {
     int fd;
     size_t size = sizeof(fd);
@@ -59,9 +60,11 @@ static bool open_router(node_links *links, const node_address *listen)
     links->router = zmq_socket(links->context, ZMQ_ROUTER);
     const node_key_pair *keys = links->options.keys;
     return links->router && links_configure(links, links->router, listen) &&
-           set_int(links->router, ZMQ_ROUTER_MANDATORY, 1) && set_int(links->router, ZMQ_BACKLOG, 1024) &&
+           set_int(links->router, ZMQ_ROUTER_MANDATORY, 1) &&
+           set_int(links->router, ZMQ_BACKLOG, 1024) &&
            (!keys || (set_int(links->router, ZMQ_CURVE_SERVER, 1) &&
-                      zmq_setsockopt(links->router, ZMQ_CURVE_SECRETKEY, keys->secret, NODE_KEY_BYTES) == 0 &&
+                      zmq_setsockopt(links->router, ZMQ_CURVE_SECRETKEY, keys->secret,
+                                     NODE_KEY_BYTES) == 0 &&
                       zmq_setsockopt(links->router, ZMQ_ZAP_DOMAIN, "kvferry", 7) == 0)) &&
            links_monitor_open(links, links->router, ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL,
                               &links->router_monitor) &&
@@ -70,8 +73,8 @@ static bool open_router(node_links *links, const node_address *listen)
            watch_socket(links, links->router, &links->router_watch, router_ready);
 }
 
-static kvferry_status bind_router(node_links *links, const node_address *listen, node_address *bound,
-                                  kvferry_report *report)
+static kvferry_status bind_router(node_links *links, const node_address *listen,
+                                  node_address *bound, kvferry_report *report)
 {
     char text[NODE_ADDRESS_TEXT], last[NODE_ADDRESS_TEXT] = "";
     size_t size = sizeof(last);
@@ -79,10 +82,10 @@ static kvferry_status bind_router(node_links *links, const node_address *listen,
     plain.has_key = false;
     node_address_format(&plain, NODE_ADDRESS_TCP, text);
     if (zmq_bind(links->router, text) != 0)
-        return refuse("listen_failed", text, "an address that can be bound", report);
+        return cannot_listen(text, "an address that can be bound", report);
     if (zmq_getsockopt(links->router, ZMQ_LAST_ENDPOINT, last, &size) != 0 ||
         !node_address_parse(last, NODE_ADDRESS_TCP, bound, text, report))
-        return refuse("listen_failed", text, "the address that was bound", report);
+        return cannot_listen(text, "the address that was bound", report);
     return KVFERRY_OK;
 }
 
@@ -99,13 +102,14 @@ kvferry_status node_links_create(const node_links_options *options, const node_a
         return KVFERRY_NO_MEMORY;
     made->options = *options;
     made->context = zmq_ctx_new();
-    kvferry_status status = made->context ? kvferry_report_create(&made->trouble) : KVFERRY_NO_MEMORY;
+    kvferry_status status =
+        made->context ? kvferry_report_create(&made->trouble) : KVFERRY_NO_MEMORY;
     if (status == KVFERRY_OK) {
         int most = zmq_ctx_get(made->context, ZMQ_SOCKET_LIMIT);
         uint64_t wanted = 64 + 3 * (uint64_t)options->max_peers; /* a link is three sockets */
         zmq_ctx_set(made->context, ZMQ_MAX_SOCKETS, (int)base_min(wanted, (uint64_t)most));
         if ((options->keys && !links_zap_open(made)) || !open_router(made, listen))
-            status = refuse("listen_failed", "", "sockets", report);
+            status = cannot_listen("", "sockets", report);
     }
     made->router_dirty = made->router_monitor_dirty = true; /* what came before they were watched */
     made->zap_dirty = made->zap != NULL;
@@ -131,7 +135,7 @@ void node_links_close(node_links *links)
         return;
     links_link *link, *next;
     HASH_ITER(by_id, links->by_id, link, next)
-        links_free(link);
+    links_free(link);
     if (links->router_monitor)
         zmq_socket_monitor(links->router, NULL, 0);
     close_socket(links, links->router_monitor, &links->router_monitor_watch);
@@ -143,7 +147,9 @@ void node_links_close(node_links *links)
     free(links);
 }
 
-/* --- links ------------------------------------------------------------------------------------------------ */
+/* --- links
+ * ------------------------------------------------------------------------------------------------
+ */
 
 links_link *links_add(node_links *links, core_link id)
 {
@@ -234,7 +240,9 @@ bool node_links_next_end(node_links *links, core_link *id, core_link_end *how)
     return true;
 }
 
-/* --- sending -------------------------------------------------------------------------------------------------- */
+/* --- sending
+ * --------------------------------------------------------------------------------------------------
+ */
 
 static int try_send(links_link *link, zmq_msg_t *message)
 {
@@ -245,8 +253,9 @@ static void wait_to_send(links_link *link, zmq_msg_t *message)
 {
     node_links *links = link->links;
     size_t size = zmq_msg_size(message);
-    links_message *kept =
-        link->waiting_bytes + size <= 2 * links->options.max_message_bytes ? malloc(sizeof(*kept)) : NULL;
+    links_message *kept = link->waiting_bytes + size <= 2 * links->options.max_message_bytes
+                              ? malloc(sizeof(*kept))
+                              : NULL;
     if (!kept) {
         links->options.log(links->options.log_context, KVFERRY_LOG_DEBUG,
                            "a message to a slow peer was dropped: link %llu, %zu bytes",
@@ -290,7 +299,9 @@ static void send_waiting(links_link *link)
     drop_waiting(link);
 }
 
-/* --- turns ------------------------------------------------------------------------------------------------------- */
+/* --- turns
+ * -------------------------------------------------------------------------------------------------------
+ */
 
 void node_links_turn(node_links *links, uint64_t now)
 {
@@ -300,12 +311,12 @@ void node_links_turn(node_links *links, uint64_t now)
     if (links->router_monitor_dirty)
         links_router_monitor_turn(links);
     DL_FOREACH_SAFE2(links->dirty, link, next, dirty_next)
-        links_out_turn(link, now);
+    links_out_turn(link, now);
     DL_FOREACH_SAFE2(links->probes, link, next, probe_next)
-        links_probe_turn(link, now);
+    links_probe_turn(link, now);
     if (links->waits && now >= links->next_try) {
         DL_FOREACH_SAFE2(links->waits, link, next, wait_next)
-            send_waiting(link);
+        send_waiting(link);
         links->next_try = now + LINKS_RETRY_NS;
     }
 }
@@ -329,6 +340,15 @@ uint64_t node_links_next_time(const node_links *links)
     return next;
 }
 
-bool node_links_pending(const node_links *links) { return links->waits != NULL; }
-uint64_t node_links_malformed(const node_links *links) { return links->malformed; }
-uint64_t node_links_refused_keys(const node_links *links) { return links->refused_keys; }
+bool node_links_pending(const node_links *links)
+{
+    return links->waits != NULL;
+}
+uint64_t node_links_malformed(const node_links *links)
+{
+    return links->malformed;
+}
+uint64_t node_links_refused_keys(const node_links *links)
+{
+    return links->refused_keys;
+}

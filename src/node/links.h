@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Links to other nodes over ZeroMQ: a bound ROUTER for those that come, a DEALER for each that the core
- * opens. One thread uses them. Nothing here blocks but node_links_close.
+ * Links to other nodes over ZeroMQ: a bound ROUTER for those that come, a DEALER for each that the
+ * core opens. One thread uses them. Nothing here blocks but node_links_close.
  */
 #ifndef KVFERRY_NODE_LINKS_H
 #define KVFERRY_NODE_LINKS_H
@@ -14,7 +14,7 @@
 typedef struct node_links node_links;
 
 typedef struct node_links_options {
-    int epoll; /* where all descriptors are watched */
+    int epoll;                 /* where all descriptors are watched */
     const node_key_pair *keys; /* NULL: without CURVE */
     node_allowed *allowed;     /* with keys */
     bool insecure;
@@ -25,31 +25,35 @@ typedef struct node_links_options {
     void *log_context;
 } node_links_options;
 
-/* Binds to `listen` (numeric); *bound is what it came to be. KVFERRY_IO, KVFERRY_UNSUPPORTED, KVFERRY_NO_MEMORY, with a
- * reason. */
+/* Binds to `listen` (numeric); *bound is what it came to be. KVFERRY_IO, KVFERRY_UNSUPPORTED,
+ * KVFERRY_NO_MEMORY, with a reason. */
 kvferry_status node_links_create(const node_links_options *options, const node_address *listen,
                                  node_address *bound, node_links **links, kvferry_report *report);
 
 /* What was sent last goes out, for 200 ms at most. */
 void node_links_close(node_links *links);
 
-/* --- as the core's effects ask ------------------------------------------------------------------------ */
+/* --- as the core's effects ask
+ * ------------------------------------------------------------------------ */
 
 typedef enum node_links_opening {
-    NODE_LINKS_OPENED,     /* or ended at once: see node_links_next_end */
-    NODE_LINKS_NEEDS_NAME  /* *address has a name: node_links_named when it is looked up */
+    NODE_LINKS_OPENED,    /* or ended at once: see node_links_next_end */
+    NODE_LINKS_NEEDS_NAME /* *address has a name: node_links_named when it is looked up */
 } node_links_opening;
 
 node_links_opening node_links_open(node_links *links, core_link link, const char *text,
                                    node_address *address);
 /* `address` NULL: the name could not be looked up, `why`. */
-void node_links_named(node_links *links, core_link link, const node_address *address, const char *why);
+void node_links_named(node_links *links, core_link link, const node_address *address,
+                      const char *why);
 void node_links_close_one(node_links *links, core_link link);
 
-/* Sends, or keeps it while the peer is slow, or drops it: when two of the longest messages are kept. */
+/* Sends, or keeps it while the peer is slow, or drops it: when two of the longest messages are
+ * kept. */
 void node_links_send(node_links *links, core_link link, const void *data, size_t size);
 
-/* --- what happens ---------------------------------------------------------------------------------------- */
+/* --- what happens
+ * ---------------------------------------------------------------------------------------- */
 
 /* Looks after monitors, probes and what could not be sent yet; `now` in nanoseconds. */
 void node_links_turn(node_links *links, uint64_t now);

@@ -4,9 +4,12 @@
 
 #include <string.h>
 
-/* A peer that goes without a word leaves its link here until something is sent to it, so there is a bound: the one
- * that was silent for longest goes. */
-static size_t most_incoming(const node_links *links) { return 1024 + 2 * (size_t)links->options.max_peers; }
+/* A peer that goes without a word leaves its link here until something is sent to it, so there is a
+ * bound: the one that was silent for longest goes. */
+static size_t most_incoming(const node_links *links)
+{
+    return 1024 + 2 * (size_t)links->options.max_peers;
+}
 
 static void unlink_identity(links_link *link)
 {

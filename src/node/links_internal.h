@@ -11,11 +11,11 @@
 #include "node/watch.h"
 
 enum {
-    LINKS_HWM = 64,               /* messages of a connection that ZeroMQ holds, each way */
+    LINKS_HWM = 64, /* messages of a connection that ZeroMQ holds, each way */
     LINKS_LINGER_MS = 200,
-    LINKS_RETRY_NS = 5000000,     /* between tries to send what a slow peer did not take */
-    LINKS_PROBE_NS = 1000000000,  /* a probe without an answer tells nothing */
-    LINKS_MONITOR_EVENTS = 64,    /* of one link and turn */
+    LINKS_RETRY_NS = 5000000,    /* between tries to send what a slow peer did not take */
+    LINKS_PROBE_NS = 1000000000, /* a probe without an answer tells nothing */
+    LINKS_MONITOR_EVENTS = 64,   /* of one link and turn */
     LINKS_IDENTITY_MAX = 255
 };
 
@@ -49,9 +49,9 @@ typedef struct links_link {
     node_watch dealer_watch, monitor_watch, probe_watch;
     struct node_links *links;
     bool dealer_dirty, monitor_dirty, probe_dirty; /* look at it in this turn */
-    struct links_link *dirty_prev, *dirty_next; /* in `dirty` while any of them is set */
+    struct links_link *dirty_prev, *dirty_next;    /* in `dirty` while any of them is set */
     bool dirty;
-    bool lost;    /* a probe is to tell how it ended; otherwise only whether to give up connecting */
+    bool lost; /* a probe is to tell how it ended; otherwise only whether to give up connecting */
     bool probing;
     int probe;
     uint64_t probe_end;
@@ -74,7 +74,8 @@ struct node_links {
     node_once once;
 };
 
-/* --- links.c ---------------------------------------------------------------------------------------------- */
+/* --- links.c
+ * ---------------------------------------------------------------------------------------------- */
 
 /* Options of every socket to or at such an address; curve ones apart. */
 bool links_configure(node_links *links, void *socket, const node_address *address);
@@ -83,28 +84,32 @@ void links_mark_dirty(links_link *link);
 void links_end(links_link *link, core_link_end how);
 void links_free(links_link *link);
 
-/* --- links_in.c --------------------------------------------------------------------------------------------- */
+/* --- links_in.c
+ * --------------------------------------------------------------------------------------------- */
 
 bool links_in_receive(node_links *links, core_link *link, zmq_msg_t *message);
 /* 1: sent, 0: not now, -1: never. */
 int links_in_send(links_link *link, zmq_msg_t *message);
 void links_in_forget(links_link *link);
 
-/* --- links_out.c -------------------------------------------------------------------------------------------- */
+/* --- links_out.c
+ * -------------------------------------------------------------------------------------------- */
 
 bool links_out_receive(node_links *links, core_link *link, zmq_msg_t *message);
 int links_out_send(links_link *link, zmq_msg_t *message);
 void links_out_forget(links_link *link);
 void links_out_turn(links_link *link, uint64_t now);
 
-/* --- links_probe.c -------------------------------------------------------------------------------------------- */
+/* --- links_probe.c
+ * -------------------------------------------------------------------------------------------- */
 
 /* Asks the address whether anybody listens there. `lost`: the link ends with the answer. */
 void links_probe_begin(links_link *link, bool lost, uint64_t now);
 void links_probe_turn(links_link *link, uint64_t now);
 void links_probe_forget(links_link *link);
 
-/* --- links_zap.c ---------------------------------------------------------------------------------------------- */
+/* --- links_zap.c
+ * ---------------------------------------------------------------------------------------------- */
 
 /* Before anything is bound. */
 bool links_zap_open(node_links *links);

@@ -7,7 +7,8 @@
 static void say_once(node_links *links, const char *what, const char *address)
 {
     if (node_once_first(&links->once, what, address))
-        links->options.log(links->options.log_context, KVFERRY_LOG_WARNING, "%s: %s", address, what);
+        links->options.log(links->options.log_context, KVFERRY_LOG_WARNING, "%s: %s", address,
+                           what);
 }
 
 static void give_up(links_link *link, const char *what)
@@ -18,7 +19,9 @@ static void give_up(links_link *link, const char *what)
     links_end(link, CORE_LINK_LOST);
 }
 
-/* --- opening ------------------------------------------------------------------------------------------------ */
+/* --- opening
+ * ------------------------------------------------------------------------------------------------
+ */
 
 static void dealer_ready(node_watch *watch)
 {
@@ -45,11 +48,12 @@ static bool watch(links_link *link, void *socket, node_watch *place, void (*read
 static bool set_keys(const links_link *link)
 {
     const node_key_pair *keys = link->links->options.keys;
-    return !keys || (zmq_setsockopt(link->dealer, ZMQ_CURVE_SERVERKEY, link->address.key,
-                                    NODE_KEY_BYTES) == 0 &&
-                     zmq_setsockopt(link->dealer, ZMQ_CURVE_PUBLICKEY, keys->public_key,
-                                    NODE_KEY_BYTES) == 0 &&
-                     zmq_setsockopt(link->dealer, ZMQ_CURVE_SECRETKEY, keys->secret, NODE_KEY_BYTES) == 0);
+    return !keys ||
+           (zmq_setsockopt(link->dealer, ZMQ_CURVE_SERVERKEY, link->address.key, NODE_KEY_BYTES) ==
+                0 &&
+            zmq_setsockopt(link->dealer, ZMQ_CURVE_PUBLICKEY, keys->public_key, NODE_KEY_BYTES) ==
+                0 &&
+            zmq_setsockopt(link->dealer, ZMQ_CURVE_SECRETKEY, keys->secret, NODE_KEY_BYTES) == 0);
 }
 
 /* The address is numeric. */
@@ -62,19 +66,19 @@ static void dial(links_link *link)
     plain.has_key = false;
     node_address_format(&plain, NODE_ADDRESS_TCP, text);
     link->dealer = zmq_socket(links->context, ZMQ_DEALER);
-    bool good = link->dealer && links_configure(links, link->dealer, &link->address) && set_keys(link) &&
-                zmq_setsockopt(link->dealer, ZMQ_RECONNECT_IVL, &reconnect, sizeof(int)) == 0 &&
-                zmq_setsockopt(link->dealer, ZMQ_RECONNECT_IVL_MAX, &reconnect_most, sizeof(int)) == 0 &&
-                zmq_setsockopt(link->dealer, ZMQ_CONNECT_TIMEOUT, &connect_timeout, sizeof(int)) == 0 &&
-                links_monitor_open(links, link->dealer,
-                                   ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CLOSED |
-                                       ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
-                                       ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
-                                       ZMQ_EVENT_HANDSHAKE_FAILED_AUTH,
-                                   &link->monitor) &&
-                watch(link, link->monitor, &link->monitor_watch, monitor_ready) &&
-                watch(link, link->dealer, &link->dealer_watch, dealer_ready) &&
-                zmq_connect(link->dealer, text) == 0;
+    bool good =
+        link->dealer && links_configure(links, link->dealer, &link->address) && set_keys(link) &&
+        zmq_setsockopt(link->dealer, ZMQ_RECONNECT_IVL, &reconnect, sizeof(int)) == 0 &&
+        zmq_setsockopt(link->dealer, ZMQ_RECONNECT_IVL_MAX, &reconnect_most, sizeof(int)) == 0 &&
+        zmq_setsockopt(link->dealer, ZMQ_CONNECT_TIMEOUT, &connect_timeout, sizeof(int)) == 0 &&
+        links_monitor_open(
+            links, link->dealer,
+            ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CLOSED | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
+                ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH,
+            &link->monitor) &&
+        watch(link, link->monitor, &link->monitor_watch, monitor_ready) &&
+        watch(link, link->dealer, &link->dealer_watch, dealer_ready) &&
+        zmq_connect(link->dealer, text) == 0;
     if (!good)
         give_up(link, zmq_strerror(zmq_errno()));
     link->dealer_dirty = link->dealer != NULL; /* what came before they were watched */
@@ -94,7 +98,9 @@ static const char *objection(node_links *links, const node_address *address)
     }
     if (!address->has_key)
         return "the address has no key: this node has keys and talks to no peer without";
-    return links_key_allowed(links, address->key) ? NULL : "the address's key is not in the list of allowed keys";
+    return links_key_allowed(links, address->key)
+               ? NULL
+               : "the address's key is not in the list of allowed keys";
 }
 
 static void dial_if_allowed(links_link *link)
@@ -157,7 +163,8 @@ void links_out_forget(links_link *link)
     link->dealer = link->monitor = NULL;
 }
 
-/* --- receiving and sending -------------------------------------------------------------------------------------- */
+/* --- receiving and sending
+ * -------------------------------------------------------------------------------------- */
 
 /* What the monitor tells. */
 static void look(links_link *link, uint64_t now)
@@ -168,7 +175,8 @@ static void look(links_link *link, uint64_t now)
         int event = links_monitor_next(link->monitor);
         if (event == 0)
             return;
-        if (event == ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL || event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) {
+        if (event == ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL ||
+            event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) {
             node_address_format(&link->address, NODE_ADDRESS_TCP, text);
             say_once(link->links, "refused this node: the keys of the two sides do not fit", text);
         }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * ZeroMQ does not say why a connection failed. A probe of our own asks the address: a host that answers that nobody
- * listens (ECONNREFUSED) tells that the process which had the address is dead.
+ * ZeroMQ does not say why a connection failed. A probe of our own asks the address: a host that
+ * answers that nobody listens (ECONNREFUSED) tells that the process which had the address is dead.
  */
 #include "node/links_internal.h"
 

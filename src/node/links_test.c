@@ -45,7 +45,8 @@ static void begin(side *mine, const char *key, const char *allowed)
     if (*key) {
         if (access(scratch(key), F_OK) != 0)
             assert_int_equal(kvferry_keys_generate(scratch(key), NULL), KVFERRY_OK);
-        assert_int_equal(node_key_pair_read(scratch(key), &mine->keys, &open_to_others, NULL), KVFERRY_OK);
+        assert_int_equal(node_key_pair_read(scratch(key), &mine->keys, &open_to_others, NULL),
+                         KVFERRY_OK);
         assert_int_equal(node_allowed_open(scratch(allowed), &mine->allowed, NULL), KVFERRY_OK);
     }
     const node_links_options options = {.epoll = mine->epoll,
@@ -56,7 +57,8 @@ static void begin(side *mine, const char *key, const char *allowed)
                                         .max_peers = 16,
                                         .log = take_line,
                                         .log_context = mine};
-    assert_int_equal(node_links_create(&options, &loopback, &mine->bound, &mine->links, NULL), KVFERRY_OK);
+    assert_int_equal(node_links_create(&options, &loopback, &mine->bound, &mine->links, NULL),
+                     KVFERRY_OK);
     mine->bound.has_key = *key != '\0';
     memcpy(mine->bound.key, mine->keys.public_key, NODE_KEY_BYTES);
     node_address_format(&mine->bound, NODE_ADDRESS_TCP, mine->address);
@@ -235,7 +237,8 @@ static void test_an_answer_to_nobody_ends_the_link(void **state)
     end(&decode);
 }
 
-/* --- keys and addresses --------------------------------------------------------------------------------- */
+/* --- keys and addresses
+ * --------------------------------------------------------------------------------- */
 
 static void allow(const char *list, const char *key)
 {
@@ -312,7 +315,8 @@ static void test_no_key_where_one_is_needed(void **state)
     open_link(&bare, 1, prefill.address); /* it sees that it has none */
     expect_end(&bare, &prefill, 1, CORE_LINK_LOST);
     snprintf(address, sizeof(address), "tcp://127.0.0.1:%u", prefill.bound.port);
-    /* And if it does not: which side finds out first is chance, so the other does not count each time. */
+    /* And if it does not: which side finds out first is chance, so the other does not count each
+     * time. */
     for (core_link link = 3; node_links_refused_keys(prefill.links) == 0; link += 2) {
         open_link(&bare, link, address);
         send_text(&bare, link, "let me in");
@@ -367,7 +371,8 @@ static void test_addresses_that_may_not_be_spoken_to(void **state)
     open_link(&decode, 5, "nonsense");
     expect_end(&decode, NULL, 5, CORE_LINK_LOST);
     node_address name;
-    assert_int_equal(node_links_open(decode.links, 7, "tcp://prefill:7", &name), NODE_LINKS_NEEDS_NAME);
+    assert_int_equal(node_links_open(decode.links, 7, "tcp://prefill:7", &name),
+                     NODE_LINKS_NEEDS_NAME);
     assert_string_equal(name.host, "prefill");
     send_text(&decode, 7, "waits");
     node_links_named(decode.links, 7, NULL, "unknown host");
@@ -394,9 +399,11 @@ static void test_what_waits_for_a_name_is_sent(void **state)
     end(&decode);
 }
 
-/* --- load and nonsense ------------------------------------------------------------------------------------- */
+/* --- load and nonsense
+ * ------------------------------------------------------------------------------------- */
 
-/* Nobody reads on the other side: nothing blocks, a bounded amount waits, what waits comes in order. */
+/* Nobody reads on the other side: nothing blocks, a bounded amount waits, what waits comes in
+ * order. */
 static void test_a_slow_peer(void **state)
 {
     (void)state;
@@ -465,7 +472,8 @@ static void test_nonsense_on_the_port(void **state)
     open_link(&decode, 1, prefill.address);
     send_text(&decode, 1, "still there?");
     char text[64] = "";
-    while (strcmp(text, "still there?") != 0) /* the oldest protocol takes any bytes for a message */
+    while (strcmp(text, "still there?") !=
+           0) /* the oldest protocol takes any bytes for a message */
         assert_true(receive(&prefill, &decode, TURNS, text, sizeof(text)));
     end(&prefill);
     end(&decode);

@@ -1,11 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who may connect: the answers to ZeroMQ's questions about keys (ZAP), and what its monitors tell. */
+/* Who may connect: the answers to ZeroMQ's questions about keys (ZAP), and what its monitors tell.
+ */
 #include "node/links_internal.h"
 
 #include <stdio.h>
 #include <string.h>
 
-enum { ZAP_VERSION, ZAP_ID, ZAP_DOMAIN, ZAP_ADDRESS, ZAP_IDENTITY, ZAP_MECHANISM, ZAP_KEY, ZAP_FRAMES };
+enum {
+    ZAP_VERSION,
+    ZAP_ID,
+    ZAP_DOMAIN,
+    ZAP_ADDRESS,
+    ZAP_IDENTITY,
+    ZAP_MECHANISM,
+    ZAP_KEY,
+    ZAP_FRAMES
+};
 enum { ZAP_FRAME_MAX = 256 };
 
 typedef struct zap_frame {
@@ -84,22 +94,25 @@ void links_zap_turn(node_links *links)
             if (good)
                 node_key_format(key, text);
             if (node_once_first(&links->once, "key", text))
-                links->options.log(links->options.log_context, KVFERRY_LOG_WARNING,
-                                   "refused the key %s of %.*s: it is not in the list of allowed keys",
-                                   text, (int)frames[ZAP_ADDRESS].size, frames[ZAP_ADDRESS].data);
+                links->options.log(
+                    links->options.log_context, KVFERRY_LOG_WARNING,
+                    "refused the key %s of %.*s: it is not in the list of allowed keys", text,
+                    (int)frames[ZAP_ADDRESS].size, frames[ZAP_ADDRESS].data);
         }
         zap_answer(links->zap, &frames[ZAP_ID], allowed);
     }
     links->zap_dirty = zmq_errno() != EAGAIN;
 }
 
-/* --- monitors ---------------------------------------------------------------------------------------------- */
+/* --- monitors
+ * ---------------------------------------------------------------------------------------------- */
 
 bool links_monitor_open(node_links *links, void *socket, int events, void **monitor)
 {
     char name[64];
     const int none = 0;
-    snprintf(name, sizeof(name), "inproc://monitor-%llu", (unsigned long long)++links->last_monitor);
+    snprintf(name, sizeof(name), "inproc://monitor-%llu",
+             (unsigned long long)++links->last_monitor);
     if (zmq_socket_monitor(socket, name, events) != 0)
         return false;
     *monitor = zmq_socket(links->context, ZMQ_PAIR);

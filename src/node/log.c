@@ -67,7 +67,8 @@ void node_log_flush(node_log *log)
     log->dropped = 0;
     pthread_mutex_unlock(&log->lock);
     if (dropped && log->level >= KVFERRY_LOG_WARNING) {
-        snprintf(text, sizeof(text), "%llu lines of the log were lost", (unsigned long long)dropped);
+        snprintf(text, sizeof(text), "%llu lines of the log were lost",
+                 (unsigned long long)dropped);
         log->call(log->context, KVFERRY_LOG_WARNING, text);
     }
 }

@@ -9,15 +9,22 @@
 _Static_assert(sizeof(kvferry_node_statistics) == NODE_METRICS_WORDS * sizeof(uint64_t),
                "the statistics are words of 64 bits");
 
-static const double bounds[NODE_METRICS_BUCKETS] = {0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1,
-                                                    0.25,   0.5,   1,      2.5,   5,    10,    60};
+static const double bounds[NODE_METRICS_BUCKETS] = {
+    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 60};
 static const char *const sides[] = {"prefill", "decode"};
 static const char *const directions[] = {"in", "out"};
 
-void node_metrics_begin(node_metrics *metrics) { pthread_mutex_init(&metrics->lock, NULL); }
-void node_metrics_end(node_metrics *metrics) { pthread_mutex_destroy(&metrics->lock); }
+void node_metrics_begin(node_metrics *metrics)
+{
+    pthread_mutex_init(&metrics->lock, NULL);
+}
+void node_metrics_end(node_metrics *metrics)
+{
+    pthread_mutex_destroy(&metrics->lock);
+}
 
-/* --- the statistics ------------------------------------------------------------------------------------- */
+/* --- the statistics
+ * ------------------------------------------------------------------------------------- */
 
 void node_metrics_publish(node_metrics *metrics, const kvferry_node_statistics *statistics)
 {
@@ -44,7 +51,9 @@ void node_metrics_read(const node_metrics *metrics, kvferry_node_statistics *sta
     memcpy(statistics, words, sizeof(words));
 }
 
-/* --- events ------------------------------------------------------------------------------------------------- */
+/* --- events
+ * -------------------------------------------------------------------------------------------------
+ */
 
 /* Codes come from peers too: only what looks like one is taken over. */
 static void count_code(node_metrics *metrics, const char *code, size_t column)
@@ -81,7 +90,9 @@ void node_metrics_count(node_metrics *metrics, const kvferry_event *event)
     pthread_mutex_unlock(&metrics->lock);
 }
 
-/* --- the text -------------------------------------------------------------------------------------------------- */
+/* --- the text
+ * --------------------------------------------------------------------------------------------------
+ */
 
 void node_metrics_label(base_text *text, const char *name, const char *value)
 {
@@ -100,18 +111,20 @@ static void head(base_text *text, const char *name, const char *type, const char
     base_text_append(text, "# HELP kvferry_%s %s\n# TYPE kvferry_%s %s\n", name, help, name, type);
 }
 
-static void one(base_text *text, const char *name, const char *type, const char *help, uint64_t value)
+static void one(base_text *text, const char *name, const char *type, const char *help,
+                uint64_t value)
 {
     head(text, name, type, help);
     base_text_append(text, "kvferry_%s %" PRIu64 "\n", name, value);
 }
 
-static void two(base_text *text, const char *name, const char *type, const char *help, const char *label,
-                const char *const names[2], const uint64_t values[2])
+static void two(base_text *text, const char *name, const char *type, const char *help,
+                const char *label, const char *const names[2], const uint64_t values[2])
 {
     head(text, name, type, help);
     for (int i = 0; i < 2; i++)
-        base_text_append(text, "kvferry_%s{%s=\"%s\"} %" PRIu64 "\n", name, label, names[i], values[i]);
+        base_text_append(text, "kvferry_%s{%s=\"%s\"} %" PRIu64 "\n", name, label, names[i],
+                         values[i]);
 }
 
 static void write_transfers(const kvferry_node_statistics *now, base_text *text)
@@ -119,20 +132,22 @@ static void write_transfers(const kvferry_node_statistics *now, base_text *text)
     head(text, "transfers_ended_total", "counter", "Transfers that ended, by outcome.");
     for (int side = 0; side < 2; side++)
         for (int outcome = 0; outcome < 4; outcome++)
-            base_text_append(text, "kvferry_transfers_ended_total{side=\"%s\",outcome=\"%s\"} %" PRIu64 "\n",
-                             sides[side], kvferry_outcome_name((kvferry_outcome)outcome),
-                             now->ended[side][outcome]);
-    two(text, "transfer_bytes_total", "counter", "Bytes sent (prefill) and received (decode).", "side", sides,
-        now->bytes);
-    two(text, "transfer_copies_total", "counter", "Copies sent (prefill) and received (decode).", "side",
-        sides, now->copies);
-    two(text, "transfers_live", "gauge", "Transfers that have not ended; of prefill: leases held.", "side",
-        sides, now->live);
-    two(text, "transfers_unreleased", "gauge", "Transfers that have ended and are not released.", "side",
-        sides, now->unreleased);
-    one(text, "quarantined_blocks", "gauge", "Target blocks that a writer may still write after the end.",
-        now->quarantined_blocks);
-    one(text, "queued_copies", "gauge", "Copies that are expanded and not written yet.", now->queued_copies);
+            base_text_append(
+                text, "kvferry_transfers_ended_total{side=\"%s\",outcome=\"%s\"} %" PRIu64 "\n",
+                sides[side], kvferry_outcome_name((kvferry_outcome)outcome),
+                now->ended[side][outcome]);
+    two(text, "transfer_bytes_total", "counter", "Bytes sent (prefill) and received (decode).",
+        "side", sides, now->bytes);
+    two(text, "transfer_copies_total", "counter", "Copies sent (prefill) and received (decode).",
+        "side", sides, now->copies);
+    two(text, "transfers_live", "gauge", "Transfers that have not ended; of prefill: leases held.",
+        "side", sides, now->live);
+    two(text, "transfers_unreleased", "gauge", "Transfers that have ended and are not released.",
+        "side", sides, now->unreleased);
+    one(text, "quarantined_blocks", "gauge",
+        "Target blocks that a writer may still write after the end.", now->quarantined_blocks);
+    one(text, "queued_copies", "gauge", "Copies that are expanded and not written yet.",
+        now->queued_copies);
 }
 
 static void write_control(const kvferry_node_statistics *now, base_text *text)
@@ -141,14 +156,18 @@ static void write_control(const kvferry_node_statistics *now, base_text *text)
     const uint64_t bytes[2] = {now->message_bytes_in, now->message_bytes_out};
     one(text, "peers", "gauge", "Workers of other engines that are connected.", now->peers);
     two(text, "messages_total", "counter", "Control messages.", "direction", directions, messages);
-    two(text, "message_bytes_total", "counter", "Bytes of control messages.", "direction", directions, bytes);
-    one(text, "messages_malformed_total", "counter", "Messages that could not be read.", now->malformed);
+    two(text, "message_bytes_total", "counter", "Bytes of control messages.", "direction",
+        directions, bytes);
+    one(text, "messages_malformed_total", "counter", "Messages that could not be read.",
+        now->malformed);
     one(text, "messages_ignored_total", "counter", "Messages that came late, twice or for nobody.",
         now->ignored);
     one(text, "refused_total", "counter", "Asks and handshakes that were refused, on either side.",
         now->refused);
-    one(text, "refused_keys_total", "counter", "Connections refused for their keys.", now->refused_keys);
-    one(text, "events_waiting", "gauge", "Events that the caller has not taken.", now->events_waiting);
+    one(text, "refused_keys_total", "counter", "Connections refused for their keys.",
+        now->refused_keys);
+    one(text, "events_waiting", "gauge", "Events that the caller has not taken.",
+        now->events_waiting);
 }
 
 static void write_seconds(const node_metrics *metrics, base_text *text)
@@ -158,7 +177,8 @@ static void write_seconds(const node_metrics *metrics, base_text *text)
         uint64_t total = 0;
         for (int i = 0; i <= NODE_METRICS_BUCKETS; i++) {
             total += metrics->seconds[side].buckets[i];
-            base_text_append(text, "kvferry_transfer_seconds_bucket{side=\"%s\",le=\"", sides[side]);
+            base_text_append(text, "kvferry_transfer_seconds_bucket{side=\"%s\",le=\"",
+                             sides[side]);
             if (i < NODE_METRICS_BUCKETS)
                 base_text_append(text, "%g", bounds[i]);
             else
@@ -167,21 +187,24 @@ static void write_seconds(const node_metrics *metrics, base_text *text)
         }
         base_text_append(text, "kvferry_transfer_seconds_sum{side=\"%s\"} %.9f\n", sides[side],
                          (double)metrics->seconds[side].sum_ns / 1e9);
-        base_text_append(text, "kvferry_transfer_seconds_count{side=\"%s\"} %" PRIu64 "\n", sides[side],
-                         metrics->seconds[side].count);
+        base_text_append(text, "kvferry_transfer_seconds_count{side=\"%s\"} %" PRIu64 "\n",
+                         sides[side], metrics->seconds[side].count);
     }
 }
 
 static void write_codes(const node_metrics *metrics, base_text *text)
 {
-    head(text, "transfers_failed_total", "counter", "Transfers that did not end well, by the reason's code.");
+    head(text, "transfers_failed_total", "counter",
+         "Transfers that did not end well, by the reason's code.");
     for (size_t i = 0; i <= NODE_METRICS_CODES; i++)
         for (int side = 0; side < 2; side++)
             if (metrics->codes[i].count[side])
-                base_text_append(text, "kvferry_transfers_failed_total{side=\"%s\",code=\"%s\"} %" PRIu64 "\n",
-                                 sides[side], i < NODE_METRICS_CODES ? metrics->codes[i].code : "more",
-                                 metrics->codes[i].count[side]);
-    head(text, "disconnects_total", "counter", "Handshakes that failed and engines that were lost, by code.");
+                base_text_append(
+                    text, "kvferry_transfers_failed_total{side=\"%s\",code=\"%s\"} %" PRIu64 "\n",
+                    sides[side], i < NODE_METRICS_CODES ? metrics->codes[i].code : "more",
+                    metrics->codes[i].count[side]);
+    head(text, "disconnects_total", "counter",
+         "Handshakes that failed and engines that were lost, by code.");
     for (size_t i = 0; i <= NODE_METRICS_CODES; i++)
         if (metrics->codes[i].count[2])
             base_text_append(text, "kvferry_disconnects_total{code=\"%s\"} %" PRIu64 "\n",

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Counts of a node for any thread to read: the core's statistics, and what is told of ended transfers. */
+/* Counts of a node for any thread to read: the core's statistics, and what is told of ended
+ * transfers. */
 #ifndef KVFERRY_NODE_METRICS_H
 #define KVFERRY_NODE_METRICS_H
 
@@ -28,7 +29,7 @@ typedef struct node_metrics {
     } seconds[2]; /* by side */
     struct {
         char code[NODE_METRICS_CODE_TEXT];
-        uint64_t count[3]; /* by side, and of handshakes */
+        uint64_t count[3];           /* by side, and of handshakes */
     } codes[NODE_METRICS_CODES + 1]; /* the last: all others */
     size_t code_count;
 } node_metrics;
@@ -43,7 +44,8 @@ void node_metrics_count(node_metrics *metrics, const kvferry_event *event);
 /* Any thread, without waiting. */
 void node_metrics_read(const node_metrics *metrics, kvferry_node_statistics *statistics);
 
-/* The text format of Prometheus, version 0.0.4. `labels`: of kvferry_node_info, "name=\"value\",...". */
+/* The text format of Prometheus, version 0.0.4. `labels`: of kvferry_node_info,
+ * "name=\"value\",...". */
 void node_metrics_write(node_metrics *metrics, const char *labels, base_text *text);
 
 /* Appends name="value", with the value escaped as the format asks. */

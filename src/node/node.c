@@ -22,7 +22,9 @@ uint64_t node_ns(uint64_t milliseconds)
     return base_mul(milliseconds, 1000000, &nanoseconds) ? nanoseconds : UINT64_MAX;
 }
 
-/* --- life ---------------------------------------------------------------------------------------------------- */
+/* --- life
+ * ----------------------------------------------------------------------------------------------------
+ */
 
 kvferry_status kvferry_node_drain(kvferry_node *node, uint64_t timeout_ms)
 {
@@ -31,7 +33,8 @@ kvferry_status kvferry_node_drain(kvferry_node *node, uint64_t timeout_ms)
         return KVFERRY_INVALID;
     if (!base_add(node_now(), node_ns(timeout_ms), &end))
         end = UINT64_MAX;
-    const struct timespec until = {.tv_sec = (time_t)(end / 1000000000u), .tv_nsec = (long)(end % 1000000000u)};
+    const struct timespec until = {.tv_sec = (time_t)(end / 1000000000u),
+                                   .tv_nsec = (long)(end % 1000000000u)};
     node_enter(node);
     core_drain(node->core);
     int waited = 0;
@@ -47,15 +50,29 @@ void *kvferry_node_segment_address(const kvferry_node *node, uint32_t segment)
     return node && segment < node->segment_count ? node->segments[segment] : NULL;
 }
 
-const char *kvferry_node_address(const kvferry_node *node) { return node ? node->address : ""; }
-const char *kvferry_node_bootstrap(const kvferry_node *node) { return node ? node->bootstrap : ""; }
-const char *kvferry_node_metrics(const kvferry_node *node) { return node ? node->metrics_address : ""; }
-const char *kvferry_node_incarnation(const kvferry_node *node) { return node ? node->incarnation : ""; }
+const char *kvferry_node_address(const kvferry_node *node)
+{
+    return node ? node->address : "";
+}
+const char *kvferry_node_bootstrap(const kvferry_node *node)
+{
+    return node ? node->bootstrap : "";
+}
+const char *kvferry_node_metrics(const kvferry_node *node)
+{
+    return node ? node->metrics_address : "";
+}
+const char *kvferry_node_incarnation(const kvferry_node *node)
+{
+    return node ? node->incarnation : "";
+}
 
-kvferry_status kvferry_node_set_leader(kvferry_node *node, const char *address, kvferry_report *report)
+kvferry_status kvferry_node_set_leader(kvferry_node *node, const char *address,
+                                       kvferry_report *report)
 {
     node_address parsed;
-    if (!node || !address || !node_address_parse(address, NODE_ADDRESS_TCP, &parsed, "leader", report))
+    if (!node || !address ||
+        !node_address_parse(address, NODE_ADDRESS_TCP, &parsed, "leader", report))
         return KVFERRY_INVALID;
     node_enter(node);
     kvferry_status status = core_set_leader(node->core, address, node_now(), report);
@@ -63,10 +80,13 @@ kvferry_status kvferry_node_set_leader(kvferry_node *node, const char *address, 
     return status;
 }
 
-/* --- peers ---------------------------------------------------------------------------------------------------- */
+/* --- peers
+ * ----------------------------------------------------------------------------------------------------
+ */
 
 /* Whether this node may talk to an address: what a link would find out later is told at once. */
-static kvferry_status check_address(const kvferry_node *node, const char *where, kvferry_report *report)
+static kvferry_status check_address(const kvferry_node *node, const char *where,
+                                    kvferry_report *report)
 {
     node_address address;
     if (!node_address_parse(where, NODE_ADDRESS_TCP, &address, "where", report))
@@ -81,7 +101,8 @@ static kvferry_status check_address(const kvferry_node *node, const char *where,
     return KVFERRY_OK;
 }
 
-static kvferry_status check_where(const kvferry_node *node, const char *where, kvferry_report *report)
+static kvferry_status check_where(const kvferry_node *node, const char *where,
+                                  kvferry_report *report)
 {
     static const char file[] = "file:", http[] = "http:";
     node_address address;
@@ -90,8 +111,9 @@ static kvferry_status check_where(const kvferry_node *node, const char *where, k
     if (strncmp(where, file, sizeof(file) - 1) == 0 && where[sizeof(file) - 1])
         return KVFERRY_OK;
     if (strncmp(where, http, sizeof(http) - 1) == 0)
-        return node_address_parse(where, NODE_ADDRESS_HTTP, &address, "where", report) ? KVFERRY_OK
-                                                                                       : KVFERRY_INVALID;
+        return node_address_parse(where, NODE_ADDRESS_HTTP, &address, "where", report)
+                   ? KVFERRY_OK
+                   : KVFERRY_INVALID;
     return check_address(node, where, report);
 }
 
@@ -109,7 +131,8 @@ kvferry_status kvferry_node_connect(kvferry_node *node, const char *engine_id, c
     return status;
 }
 
-kvferry_status kvferry_node_declare_dead(kvferry_node *node, const char *incarnation, kvferry_report *report)
+kvferry_status kvferry_node_declare_dead(kvferry_node *node, const char *incarnation,
+                                         kvferry_report *report)
 {
     if (!node || !incarnation)
         return KVFERRY_INVALID;
@@ -119,7 +142,9 @@ kvferry_status kvferry_node_declare_dead(kvferry_node *node, const char *incarna
     return status;
 }
 
-/* --- transfers -------------------------------------------------------------------------------------------------- */
+/* --- transfers
+ * --------------------------------------------------------------------------------------------------
+ */
 
 static bool valid_tables(const kvferry_block_table *tables, size_t count)
 {
@@ -131,7 +156,8 @@ static bool valid_tables(const kvferry_block_table *tables, size_t count)
     return true;
 }
 
-kvferry_status kvferry_node_expect(kvferry_node *node, const char *transfer_id, kvferry_report *report)
+kvferry_status kvferry_node_expect(kvferry_node *node, const char *transfer_id,
+                                   kvferry_report *report)
 {
     if (!node || !transfer_id)
         return KVFERRY_INVALID;
@@ -141,7 +167,8 @@ kvferry_status kvferry_node_expect(kvferry_node *node, const char *transfer_id, 
     return status;
 }
 
-kvferry_status kvferry_node_offer(kvferry_node *node, const kvferry_offer *offer, kvferry_report *report)
+kvferry_status kvferry_node_offer(kvferry_node *node, const kvferry_offer *offer,
+                                  kvferry_report *report)
 {
     kvferry_offer known = {0};
     if (!node || !offer || offer->size < offsetof(kvferry_offer, context))
@@ -187,8 +214,8 @@ kvferry_status kvferry_node_ask(kvferry_node *node, const kvferry_ask *ask, kvfe
     return status;
 }
 
-kvferry_status kvferry_node_renew(kvferry_node *node, const char *engine_id, const char *transfer_id,
-                                  kvferry_report *report)
+kvferry_status kvferry_node_renew(kvferry_node *node, const char *engine_id,
+                                  const char *transfer_id, kvferry_report *report)
 {
     if (!node || !engine_id || !transfer_id)
         return KVFERRY_INVALID;
@@ -208,7 +235,9 @@ kvferry_status kvferry_node_abort(kvferry_node *node, kvferry_side side, const c
     return status;
 }
 
-/* --- events --------------------------------------------------------------------------------------------------------- */
+/* --- events
+ * ---------------------------------------------------------------------------------------------------------
+ */
 
 kvferry_event *kvferry_node_next_event(kvferry_node *node)
 {
@@ -223,7 +252,10 @@ kvferry_event *kvferry_node_next_event(kvferry_node *node)
     return event;
 }
 
-int kvferry_node_fd(const kvferry_node *node) { return node ? node->events_fd : -1; }
+int kvferry_node_fd(const kvferry_node *node)
+{
+    return node ? node->events_fd : -1;
+}
 
 kvferry_status kvferry_node_wait(kvferry_node *node, uint64_t timeout_ms)
 {
@@ -243,7 +275,9 @@ kvferry_status kvferry_node_wait(kvferry_node *node, uint64_t timeout_ms)
     }
 }
 
-/* --- looking ------------------------------------------------------------------------------------------------------------ */
+/* --- looking
+ * ------------------------------------------------------------------------------------------------------------
+ */
 
 void kvferry_node_get_statistics(const kvferry_node *node, kvferry_node_statistics *statistics)
 {

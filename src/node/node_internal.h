@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A node: the core under a lock, and a thread that owns sockets and engine. Public functions take the lock,
- * call the core, and wake the thread, which carries out the effects. Nothing waits under the lock.
+ * A node: the core under a lock, and a thread that owns sockets and engine. Public functions take
+ * the lock, call the core, and wake the thread, which carries out the effects. Nothing waits under
+ * the lock.
  */
 #ifndef KVFERRY_NODE_INTERNAL_H
 #define KVFERRY_NODE_INTERNAL_H
@@ -19,7 +20,8 @@
 
 enum { NODE_LOG_LINES = 1024, NODE_LINE_MAX = 1024, NODE_INCARNATION_TEXT = 17 };
 
-/* --- lines for the caller's log ------------------------------------------------------------------------ */
+/* --- lines for the caller's log
+ * ------------------------------------------------------------------------ */
 
 typedef struct node_line {
     kvferry_log_level level;
@@ -46,7 +48,9 @@ void node_log_format(void *log, kvferry_log_level level, const char *format, ...
 /* Gives all lines to the caller. Of the node's thread alone. */
 void node_log_flush(node_log *log);
 
-/* --- events ------------------------------------------------------------------------------------------------ */
+/* --- events
+ * ------------------------------------------------------------------------------------------------
+ */
 
 typedef struct node_events {
     kvferry_event **items; /* a queue: `first` is the next one */
@@ -54,11 +58,14 @@ typedef struct node_events {
     bool signaled; /* the descriptor is readable */
 } node_events;
 
-/* --- the node ------------------------------------------------------------------------------------------------ */
+/* --- the node
+ * ------------------------------------------------------------------------------------------------
+ */
 
 struct kvferry_node {
     /* Fixed once it is made. */
-    char address[NODE_ADDRESS_TEXT], bootstrap[NODE_ADDRESS_TEXT], metrics_address[NODE_ADDRESS_TEXT];
+    char address[NODE_ADDRESS_TEXT], bootstrap[NODE_ADDRESS_TEXT],
+        metrics_address[NODE_ADDRESS_TEXT];
     char incarnation[NODE_INCARNATION_TEXT];
     kvferry_layout *layout;
     void **segments;

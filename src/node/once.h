@@ -6,7 +6,8 @@
 
 enum { NODE_ONCE_SLOTS = 1024 };
 
-/* What was told already, so that it is told once: the last 1,024 things at least by their hashes. Starts zeroed. */
+/* What was told already, so that it is told once: the last 1,024 things at least by their hashes.
+ * Starts zeroed. */
 typedef struct node_once {
     uint64_t seen[NODE_ONCE_SLOTS];
     size_t next;

@@ -33,17 +33,20 @@ static bool open_socket(query_job *job)
     node_address_format(&plain, NODE_ADDRESS_TCP, text);
     job->context = zmq_ctx_new();
     job->socket = job->context ? zmq_socket(job->context, ZMQ_DEALER) : NULL;
-    if (!job->socket || !set_int(job->socket, ZMQ_LINGER, 0) || !set_int(job->socket, ZMQ_IPV6, strchr(text, '[') != NULL) ||
+    if (!job->socket || !set_int(job->socket, ZMQ_LINGER, 0) ||
+        !set_int(job->socket, ZMQ_IPV6, strchr(text, '[') != NULL) ||
         zmq_setsockopt(job->socket, ZMQ_MAXMSGSIZE, &most, sizeof(most)) != 0)
         return false;
     if (job->with_keys &&
         (zmq_setsockopt(job->socket, ZMQ_CURVE_SERVERKEY, job->address.key, NODE_KEY_BYTES) != 0 ||
-         zmq_setsockopt(job->socket, ZMQ_CURVE_PUBLICKEY, job->keys.public_key, NODE_KEY_BYTES) != 0 ||
+         zmq_setsockopt(job->socket, ZMQ_CURVE_PUBLICKEY, job->keys.public_key, NODE_KEY_BYTES) !=
+             0 ||
          zmq_setsockopt(job->socket, ZMQ_CURVE_SECRETKEY, job->keys.secret, NODE_KEY_BYTES) != 0))
         return false;
-    if (zmq_socket_monitor(job->socket, "inproc://monitor", ZMQ_EVENT_CLOSED | ZMQ_EVENT_DISCONNECTED |
-                                                                ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
-                                                                ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) != 0)
+    if (zmq_socket_monitor(job->socket, "inproc://monitor",
+                           ZMQ_EVENT_CLOSED | ZMQ_EVENT_DISCONNECTED |
+                               ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
+                               ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) != 0)
         return false;
     job->monitor = zmq_socket(job->context, ZMQ_PAIR);
     return job->monitor && zmq_connect(job->monitor, "inproc://monitor") == 0 &&
@@ -101,8 +104,8 @@ static void pass_reasons(const kvferry_report *from, kvferry_report *to)
 {
     for (size_t i = 0; i < kvferry_report_count(from); i++) {
         const kvferry_reason *reason = kvferry_report_get(from, i);
-        base_report_add(to, "status_refused", NULL, reason->expected, reason->found, "%s: %s", reason->code,
-                        reason->message);
+        base_report_add(to, "status_refused", NULL, reason->expected, reason->found, "%s: %s",
+                        reason->code, reason->message);
     }
 }
 
@@ -110,11 +113,15 @@ static void pass_reasons(const kvferry_report *from, kvferry_report *to)
 static kvferry_status read_answer(query_job *job, zmq_msg_t *data, char **text, size_t *size)
 {
     wire_message message;
-    kvferry_status status = wire_decode(zmq_msg_data(data), zmq_msg_size(data), &message, job->report);
+    kvferry_status status =
+        wire_decode(zmq_msg_data(data), zmq_msg_size(data), &message, job->report);
     if (status == KVFERRY_OK && message.type == WIRE_STATUS_TEXT) {
-        *size = strlen(message.body.text);
-        *text = strdup(message.body.text);
-        status = *text ? KVFERRY_OK : KVFERRY_NO_MEMORY;
+        char *copy = strdup(message.body.text);
+        if (copy) {
+            *size = strlen(copy);
+            *text = copy;
+        }
+        status = copy ? KVFERRY_OK : KVFERRY_NO_MEMORY;
     } else if (status == KVFERRY_OK && message.type == WIRE_ERROR) {
         pass_reasons(message.reasons, job->report);
         status = KVFERRY_REFUSED;
@@ -130,7 +137,8 @@ static kvferry_status await(query_job *job, uint64_t end, char **text, size_t *s
     kvferry_status status = KVFERRY_BUSY;
     while (status == KVFERRY_BUSY) {
         uint64_t now = node_now();
-        zmq_pollitem_t items[] = {{job->socket, 0, ZMQ_POLLIN, 0}, {job->monitor, 0, ZMQ_POLLIN, 0}};
+        zmq_pollitem_t items[] = {{job->socket, 0, ZMQ_POLLIN, 0},
+                                  {job->monitor, 0, ZMQ_POLLIN, 0}};
         if (now >= end)
             return KVFERRY_TIMEOUT;
         zmq_poll(items, 2, (long)base_min(base_ceil_div(end - now, 1000000), 1000));
@@ -152,7 +160,8 @@ static kvferry_status read_query(query_job *job, const char *key_file)
     job->with_keys = key_file && *key_file;
     if (job->with_keys != job->address.has_key) {
         base_report_add(job->report, "address_key", &(base_where){.place = "address"},
-                        job->with_keys ? "an address with a key behind it" : "a key file, as the address has a key",
+                        job->with_keys ? "an address with a key behind it"
+                                       : "a key file, as the address has a key",
                         base_format("\"%.200s\"", job->text), "the two sides cannot talk");
         return KVFERRY_INVALID;
     }
@@ -160,8 +169,8 @@ static kvferry_status read_query(query_job *job, const char *key_file)
                           : KVFERRY_OK;
 }
 
-kvferry_status kvferry_node_query(const char *address, const char *key_file, uint64_t timeout_ms, char **text,
-                                  size_t *size, kvferry_report *report)
+kvferry_status kvferry_node_query(const char *address, const char *key_file, uint64_t timeout_ms,
+                                  char **text, size_t *size, kvferry_report *report)
 {
     query_job job = {.text = address, .trouble = "no answer", .report = report};
     uint64_t end;
@@ -181,8 +190,8 @@ kvferry_status kvferry_node_query(const char *address, const char *key_file, uin
         job.trouble = zmq_strerror(zmq_errno());
     }
     if (status == KVFERRY_TIMEOUT || status == KVFERRY_IO)
-        base_report_add(report, "no_answer", &(base_where){.place = address}, "a node's status", job.trouble,
-                        "the node did not answer");
+        base_report_add(report, "no_answer", &(base_where){.place = address}, "a node's status",
+                        job.trouble, "the node did not answer");
     close_socket(&job);
     sodium_memzero(&job.keys, sizeof(job.keys));
     return status;

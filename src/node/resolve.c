@@ -14,7 +14,8 @@
 #include "node/fetch.h"
 #include "node/file.h"
 
-/* Once registered, how many times rarer than the tries before; a bootstrap server that restarts knows nobody. */
+/* Once registered, how many times rarer than the tries before; a bootstrap server that restarts
+ * knows nobody. */
 enum { RESOLVE_CALM = 5, RESOLVE_CLOSE_SECONDS = 1 };
 
 typedef struct resolve_job {
@@ -25,7 +26,8 @@ typedef struct resolve_job {
     struct resolve_job *next;
 } resolve_job;
 
-/* Belongs to the node and to the thread: a look-up that hangs must not keep the node from closing. */
+/* Belongs to the node and to the thread: a look-up that hangs must not keep the node from closing.
+ */
 struct node_resolver {
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -86,7 +88,8 @@ static void release(node_resolver *resolver)
     free(resolver);
 }
 
-/* --- answers ---------------------------------------------------------------------------------------------- */
+/* --- answers
+ * ---------------------------------------------------------------------------------------------- */
 
 static bool stopped(void *context)
 {
@@ -134,10 +137,11 @@ static void tell_trouble(node_resolver *resolver, const kvferry_report *report)
     give(resolver, answer);
 }
 
-/* --- directories --------------------------------------------------------------------------------------------- */
+/* --- directories
+ * --------------------------------------------------------------------------------------------- */
 
-static kvferry_status read_where(node_resolver *resolver, const char *where, node_directory *directory,
-                                 kvferry_report *report)
+static kvferry_status read_where(node_resolver *resolver, const char *where,
+                                 node_directory *directory, kvferry_report *report)
 {
     static const char scheme[] = "file:";
     char *text = NULL;
@@ -146,11 +150,11 @@ static kvferry_status read_where(node_resolver *resolver, const char *where, nod
     kvferry_status status;
     if (strncmp(where, scheme, sizeof(scheme) - 1) == 0) {
         const char *path = where + sizeof(scheme) - 1;
-        status = node_file_read(strncmp(path, "//", 2) == 0 ? path + 2 : path, NODE_DIRECTORY_BYTES_MAX,
-                                &text, &size, &about, report);
+        status = node_file_read(strncmp(path, "//", 2) == 0 ? path + 2 : path,
+                                NODE_DIRECTORY_BYTES_MAX, &text, &size, &about, report);
     } else {
-        status = node_fetch(where, "/query", NULL, NODE_DIRECTORY_BYTES_MAX, stopped, resolver, &text, &size,
-                            report);
+        status = node_fetch(where, "/query", NULL, NODE_DIRECTORY_BYTES_MAX, stopped, resolver,
+                            &text, &size, report);
     }
     if (status == KVFERRY_OK)
         status = node_directory_read(text, size, directory, report);
@@ -176,8 +180,8 @@ static void answer_query(node_resolver *resolver, const resolve_job *job, node_a
     if (answer->status == KVFERRY_OK)
         answer->status = read_where(resolver, job->where, &answer->directory, answer->report);
     if (answer->status == KVFERRY_OK)
-        answer->status = node_directory_engine(&answer->directory, job->engine_id, &answer->engine_id,
-                                               answer->report);
+        answer->status = node_directory_engine(&answer->directory, job->engine_id,
+                                               &answer->engine_id, answer->report);
     if (answer->status == KVFERRY_OK)
         answer->status = list_addresses(answer);
 }
@@ -187,10 +191,12 @@ static void answer_name(const resolve_job *job, node_answer *answer)
     const char *why = "";
     answer->address = job->address;
     answer->status = node_address_resolve(&answer->address, &why) ? KVFERRY_OK : KVFERRY_NOT_FOUND;
-    snprintf(answer->detail, sizeof(answer->detail), "the host's name cannot be looked up: %s", why);
+    snprintf(answer->detail, sizeof(answer->detail), "the host's name cannot be looked up: %s",
+             why);
 }
 
-/* --- the own engine ------------------------------------------------------------------------------------------- */
+/* --- the own engine
+ * ------------------------------------------------------------------------------------------- */
 
 static kvferry_status seek_leader(node_resolver *resolver, bool *found, kvferry_report *report)
 {
@@ -224,8 +230,9 @@ static bool attend_bootstrap(node_resolver *resolver)
     bool found = true;
     if (kvferry_report_create(&report) != KVFERRY_OK)
         return false;
-    kvferry_status status = node_fetch(resolver->bootstrap, "/register", resolver->body,
-                                       NODE_DIRECTORY_BYTES_MAX, stopped, resolver, &answer, &size, report);
+    kvferry_status status =
+        node_fetch(resolver->bootstrap, "/register", resolver->body, NODE_DIRECTORY_BYTES_MAX,
+                   stopped, resolver, &answer, &size, report);
     free(answer);
     if (status == KVFERRY_OK && resolver->options.seek_leader)
         status = seek_leader(resolver, &found, report);
@@ -235,7 +242,8 @@ static bool attend_bootstrap(node_resolver *resolver)
     return status == KVFERRY_OK && found;
 }
 
-/* --- the thread ---------------------------------------------------------------------------------------------- */
+/* --- the thread
+ * ---------------------------------------------------------------------------------------------- */
 
 static void serve(node_resolver *resolver, resolve_job *job)
 {
@@ -265,7 +273,8 @@ static bool passed(const struct timespec *time)
 {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec > time->tv_sec || (now.tv_sec == time->tv_sec && now.tv_nsec >= time->tv_nsec);
+    return now.tv_sec > time->tv_sec ||
+           (now.tv_sec == time->tv_sec && now.tv_nsec >= time->tv_nsec);
 }
 
 static void *run(void *context)
@@ -359,12 +368,15 @@ void node_resolver_close(node_resolver *resolver)
     pthread_mutex_lock(&resolver->lock);
     resolver->stop = true;
     pthread_cond_broadcast(&resolver->changed);
-    while (!resolver->ended && pthread_cond_timedwait(&resolver->changed, &resolver->lock, &end) == 0)
+    while (!resolver->ended &&
+           pthread_cond_timedwait(&resolver->changed, &resolver->lock, &end) == 0)
         ;
     release(resolver);
 }
 
-/* --- asking ------------------------------------------------------------------------------------------------- */
+/* --- asking
+ * -------------------------------------------------------------------------------------------------
+ */
 
 static kvferry_status add_job(node_resolver *resolver, resolve_job *job)
 {
@@ -394,7 +406,8 @@ kvferry_status node_resolver_query(node_resolver *resolver, uint64_t query, cons
     return add_job(resolver, job);
 }
 
-kvferry_status node_resolver_name(node_resolver *resolver, uint64_t link, const node_address *address)
+kvferry_status node_resolver_name(node_resolver *resolver, uint64_t link,
+                                  const node_address *address)
 {
     resolve_job *job = base_alloc(1, sizeof(*job));
     if (job) {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What takes time, in a thread of its own: directories of workers over HTTP or from a file, names of hosts, and the
- * own registration at the engine's bootstrap server, where its leader is found too.
+ * What takes time, in a thread of its own: directories of workers over HTTP or from a file, names
+ * of hosts, and the own registration at the engine's bootstrap server, where its leader is found
+ * too.
  */
 #ifndef KVFERRY_NODE_RESOLVE_H
 #define KVFERRY_NODE_RESOLVE_H
@@ -12,12 +13,12 @@
 typedef struct node_resolver node_resolver;
 
 typedef struct node_resolver_options {
-    int wake; /* an eventfd: there are answers. It is duplicated */
-    const char *bootstrap;   /* "http://HOST:PORT"; NULL: register nowhere */
-    node_entry own;          /* what to register; copied */
-    bool seek_leader;        /* tell the address of the worker (0, 0, 0) of the own engine */
-    uint32_t leader_dp;      /* under which dp_rank it is registered */
-    uint64_t retry_ms;       /* between tries to register */
+    int wake;              /* an eventfd: there are answers. It is duplicated */
+    const char *bootstrap; /* "http://HOST:PORT"; NULL: register nowhere */
+    node_entry own;        /* what to register; copied */
+    bool seek_leader;      /* tell the address of the worker (0, 0, 0) of the own engine */
+    uint32_t leader_dp;    /* under which dp_rank it is registered */
+    uint64_t retry_ms;     /* between tries to register */
 } node_resolver_options;
 
 kvferry_status node_resolver_create(const node_resolver_options *options, node_resolver **resolver);
@@ -28,7 +29,8 @@ void node_resolver_close(node_resolver *resolver);
 /* `where`: "http://HOST:PORT" or "file:PATH". KVFERRY_NO_MEMORY. */
 kvferry_status node_resolver_query(node_resolver *resolver, uint64_t query, const char *where,
                                    const char *engine_id);
-kvferry_status node_resolver_name(node_resolver *resolver, uint64_t link, const node_address *address);
+kvferry_status node_resolver_name(node_resolver *resolver, uint64_t link,
+                                  const node_address *address);
 
 typedef enum node_answer_kind {
     NODE_ANSWER_QUERY,  /* id, status, engine_id, addresses */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The node's thread: it waits, looks at sockets and engine, tells the core, and does what that asks for. */
+/* The node's thread: it waits, looks at sockets and engine, tells the core, and does what that asks
+ * for. */
 #include <errno.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -9,10 +10,10 @@
 #include "node/node_internal.h"
 
 enum {
-    THREAD_MESSAGES = 64,   /* at a time, so that the engine has its turn, too */
+    THREAD_MESSAGES = 64, /* at a time, so that the engine has its turn, too */
     THREAD_EVENTS = 64,
-    THREAD_YIELDS = 100,    /* for callers to go first */
-    THREAD_BYE_MS = 700     /* for writes to end and farewells to go out */
+    THREAD_YIELDS = 100, /* for callers to go first */
+    THREAD_BYE_MS = 700  /* for writes to end and farewells to go out */
 };
 
 typedef struct thread_message {
@@ -40,7 +41,8 @@ static void enter(kvferry_node *node)
     pthread_mutex_lock(&node->lock);
 }
 
-/* --- what happened ------------------------------------------------------------------------------------------ */
+/* --- what happened
+ * ------------------------------------------------------------------------------------------ */
 
 static void receive(thread_turn *turn)
 {
@@ -58,7 +60,8 @@ static void take_messages(thread_turn *turn, uint64_t now)
 {
     for (size_t i = 0; i < turn->message_count; i++) {
         zmq_msg_t *data = &turn->messages[i].data;
-        core_received(turn->node->core, turn->messages[i].link, zmq_msg_data(data), zmq_msg_size(data), now);
+        core_received(turn->node->core, turn->messages[i].link, zmq_msg_data(data),
+                      zmq_msg_size(data), now);
         zmq_msg_close(data);
     }
 }
@@ -85,8 +88,8 @@ static void take_answer(kvferry_node *node, node_answer *answer, uint64_t now)
                       answer->count, answer->report, now);
         break;
     case NODE_ANSWER_NAME:
-        node_links_named(node->links, answer->id, answer->status == KVFERRY_OK ? &answer->address : NULL,
-                         answer->detail);
+        node_links_named(node->links, answer->id,
+                         answer->status == KVFERRY_OK ? &answer->address : NULL, answer->detail);
         break;
     case NODE_ANSWER_LEADER:
         if (answer->leader)
@@ -106,7 +109,9 @@ static void take_answers(kvferry_node *node, uint64_t now)
         take_answer(node, answer, now);
 }
 
-/* --- effects -------------------------------------------------------------------------------------------------- */
+/* --- effects
+ * --------------------------------------------------------------------------------------------------
+ */
 
 static const char *first_reason(const kvferry_report *report, kvferry_status status)
 {
@@ -117,7 +122,8 @@ static const char *first_reason(const kvferry_report *report, kvferry_status sta
 static void open_link(kvferry_node *node, const core_effect *effect)
 {
     node_address address;
-    if (node_links_open(node->links, effect->link, effect->address, &address) != NODE_LINKS_NEEDS_NAME)
+    if (node_links_open(node->links, effect->link, effect->address, &address) !=
+        NODE_LINKS_NEEDS_NAME)
         return;
     if (!node->resolver || node_resolver_name(node->resolver, effect->link, &address) != KVFERRY_OK)
         node_links_named(node->links, effect->link, NULL, "no memory to look the name up");
@@ -127,7 +133,8 @@ static void resolve(kvferry_node *node, const core_effect *effect)
 {
     kvferry_status status = KVFERRY_CANCELED;
     if (node->resolver)
-        status = node_resolver_query(node->resolver, effect->query, effect->address, effect->engine_id);
+        status =
+            node_resolver_query(node->resolver, effect->query, effect->address, effect->engine_id);
     if (status != KVFERRY_OK)
         core_resolved(node->core, effect->query, status, "", NULL, 0, NULL, node_now());
 }
@@ -137,7 +144,8 @@ static void connect_peer(thread_turn *turn, const core_effect *effect)
     kvferry_node *node = turn->node;
     const uint64_t peer = effect->peer;
     const size_t size = effect->size;
-    void *binding = malloc(size ? size : 1); /* the core's own may move while the lock is not held */
+    void *binding =
+        malloc(size ? size : 1); /* the core's own may move while the lock is not held */
     kvferry_status status = KVFERRY_NO_MEMORY;
     if (binding) {
         if (size)
@@ -160,7 +168,8 @@ static void begin_write(thread_turn *turn, const core_effect *effect)
                                               write.count, write.deadline_ns, turn->report);
     enter(node);
     if (status != KVFERRY_OK)
-        core_write_ended(node->core, write.write, status, first_reason(turn->report, status), node_now());
+        core_write_ended(node->core, write.write, status, first_reason(turn->report, status),
+                         node_now());
 }
 
 /* What the engine does is done without the lock, since it may take time. */
@@ -201,7 +210,9 @@ static void perform(thread_turn *turn, const core_effect *effect)
     kvferry_report_clear(turn->report);
 }
 
-/* --- the loop ------------------------------------------------------------------------------------------------- */
+/* --- the loop
+ * -------------------------------------------------------------------------------------------------
+ */
 
 /* False: all is over. */
 static bool take_turn(thread_turn *turn)
@@ -281,7 +292,9 @@ void *node_run(void *context)
     return NULL;
 }
 
-/* --- the lock --------------------------------------------------------------------------------------------------- */
+/* --- the lock
+ * ---------------------------------------------------------------------------------------------------
+ */
 
 void node_enter(kvferry_node *node)
 {
@@ -300,7 +313,8 @@ static bool room_for_event(node_events *events)
         events->end -= events->first;
         events->first = 0;
     }
-    return base_grow((void **)&events->items, &events->capacity, events->end + 1, sizeof(kvferry_event *));
+    return base_grow((void **)&events->items, &events->capacity, events->end + 1,
+                     sizeof(kvferry_event *));
 }
 
 static void take_over_events(kvferry_node *node)
@@ -319,8 +333,9 @@ static void signal_events(kvferry_node *node)
     node_events *events = &node->events;
     bool any = events->end > events->first || core_events_waiting(node->core);
     uint64_t count = 1;
-    if (any != events->signaled && (any ? write(node->events_fd, &count, sizeof(count))
-                                        : read(node->events_fd, &count, sizeof(count))) == sizeof(count))
+    if (any != events->signaled &&
+        (any ? write(node->events_fd, &count, sizeof(count))
+             : read(node->events_fd, &count, sizeof(count))) == sizeof(count))
         events->signaled = any;
 }
 

@@ -6,8 +6,8 @@
 #include <stdint.h>
 #include <sys/epoll.h>
 
-/* A descriptor in the node thread's epoll set. `ready` only notes that there is something to do: an object
- * that was reported is never freed before all reports of that turn are through. */
+/* A descriptor in the node thread's epoll set. `ready` only notes that there is something to do: an
+ * object that was reported is never freed before all reports of that turn are through. */
 typedef struct node_watch {
     void (*ready)(struct node_watch *watch);
     int fd;

@@ -12,9 +12,9 @@
 #include "node/watch.h"
 
 enum {
-    WRITES_ROUNDS = 64,            /* calls of progress in one turn */
-    WRITES_LOST_NS = 100000000,    /* between looks for lost connections */
-    WRITES_POLL_NS = 1000000       /* an engine without a descriptor, while nothing moves */
+    WRITES_ROUNDS = 64,         /* calls of progress in one turn */
+    WRITES_LOST_NS = 100000000, /* between looks for lost connections */
+    WRITES_POLL_NS = 1000000    /* an engine without a descriptor, while nothing moves */
 };
 
 typedef struct writes_peer {
@@ -74,7 +74,7 @@ void node_writes_close(node_writes *writes)
     writes_write *write, *next_write;
     node_watch_remove(writes->epoll, &writes->watch);
     HASH_ITER(hh, writes->writes, write, next_write)
-        kvferry_transfer_cancel(write->transfer);
+    kvferry_transfer_cancel(write->transfer);
     HASH_ITER(hh, writes->peers, peer, next_peer)
     {
         HASH_DEL(writes->peers, peer);
@@ -91,7 +91,8 @@ void node_writes_close(node_writes *writes)
     free(writes);
 }
 
-/* --- peers ---------------------------------------------------------------------------------------------- */
+/* --- peers
+ * ---------------------------------------------------------------------------------------------- */
 
 static writes_peer *find_peer(const node_writes *writes, uint64_t id)
 {
@@ -100,14 +101,15 @@ static writes_peer *find_peer(const node_writes *writes, uint64_t id)
     return peer;
 }
 
-kvferry_status node_writes_connect(node_writes *writes, uint64_t id, const void *binding, size_t size,
-                                   kvferry_report *report)
+kvferry_status node_writes_connect(node_writes *writes, uint64_t id, const void *binding,
+                                   size_t size, kvferry_report *report)
 {
     writes_peer *peer = base_alloc(1, sizeof(*peer));
     if (!peer)
         return KVFERRY_NO_MEMORY;
     peer->id = id;
-    kvferry_status status = kvferry_engine_connect(writes->engine, binding, size, &peer->peer, report);
+    kvferry_status status =
+        kvferry_engine_connect(writes->engine, binding, size, &peer->peer, report);
     if (status == KVFERRY_OK) {
         HASH_ADD(hh, writes->peers, id, sizeof(peer->id), peer);
         if (!peer->hh.tbl) {
@@ -132,7 +134,8 @@ void node_writes_close_peer(node_writes *writes, uint64_t id)
     writes->active = writes->scan = true;
 }
 
-/* --- writes ---------------------------------------------------------------------------------------------- */
+/* --- writes
+ * ---------------------------------------------------------------------------------------------- */
 
 kvferry_status node_writes_begin(node_writes *writes, uint64_t id, uint64_t peer_id,
                                  const kvferry_copy *copies, size_t count, uint64_t deadline_ns,
@@ -152,8 +155,9 @@ kvferry_status node_writes_begin(node_writes *writes, uint64_t id, uint64_t peer
         free(write);
         return KVFERRY_NO_MEMORY;
     }
-    kvferry_status status = kvferry_transfer_begin(writes->engine, peer->peer, KVFERRY_WRITE, copies, count,
-                                                   deadline_ns, &write->transfer, report);
+    kvferry_status status =
+        kvferry_transfer_begin(writes->engine, peer->peer, KVFERRY_WRITE, copies, count,
+                               deadline_ns, &write->transfer, report);
     if (status != KVFERRY_OK) {
         HASH_DEL(writes->writes, write);
         free(write);
@@ -174,7 +178,8 @@ void node_writes_cancel(node_writes *writes, uint64_t id)
     writes->active = writes->scan = true;
 }
 
-/* --- what happens -------------------------------------------------------------------------------------------- */
+/* --- what happens
+ * -------------------------------------------------------------------------------------------- */
 
 void node_writes_turn(node_writes *writes, uint64_t now)
 {
@@ -254,4 +259,7 @@ uint64_t node_writes_next_time(const node_writes *writes, uint64_t now)
     return next;
 }
 
-size_t node_writes_count(const node_writes *writes) { return HASH_COUNT(writes->writes); }
+size_t node_writes_count(const node_writes *writes)
+{
+    return HASH_COUNT(writes->writes);
+}

@@ -22,7 +22,7 @@ typedef struct checksum_walk {
     uint64_t state_stride, states_per_page, tokens_per_state;
     checksum_dim dims[CHECKSUM_DIMS]; /* inside a state, outermost first */
     uint32_t dim_count;
-    uint64_t bytes;             /* that lie together under the dims */
+    uint64_t bytes; /* that lie together under the dims */
     XXH3_state_t state;
 } checksum_walk;
 
@@ -54,12 +54,14 @@ static void add_block(checksum_walk *walk, uint64_t block, uint64_t state, uint6
     while (state < end) {
         uint64_t inside = state % walk->states_per_page;
         uint64_t count = base_min(walk->states_per_page - inside, end - state);
-        add_states(walk, block * walk->pages_per_block + state / walk->states_per_page, inside, count);
+        add_states(walk, block * walk->pages_per_block + state / walk->states_per_page, inside,
+                   count);
         state += count;
     }
 }
 
-/* --- the piece in memory -------------------------------------------------------------------------------- */
+/* --- the piece in memory
+ * -------------------------------------------------------------------------------- */
 
 static bool prepare(checksum_walk *walk, const kvferry_layout *own, const kvferry_stream *stream,
                     const kvferry_piece *piece, const uint32_t *axes, const void *memory)
@@ -68,7 +70,8 @@ static bool prepare(checksum_walk *walk, const kvferry_layout *own, const kvferr
     walk->page_stride = stream->page_stride;
     walk->pages_per_block = layout_stream_ratio(own, stream);
     walk->tokens_per_state = stream->tokens_per_state;
-    walk->states_per_page = stream->page_tokens ? stream->page_tokens / stream->tokens_per_state : 1;
+    walk->states_per_page =
+        stream->page_tokens ? stream->page_tokens / stream->tokens_per_state : 1;
     walk->bytes = stream->cell_bytes;
     if (piece->range_count != stream->axis_count)
         return false;
@@ -81,7 +84,8 @@ static bool prepare(checksum_walk *walk, const kvferry_layout *own, const kvferr
             continue;
         }
         if (range->start < axis->start || range->extent > axis->extent ||
-            range->start - axis->start > axis->extent - range->extent || walk->dim_count == CHECKSUM_DIMS)
+            range->start - axis->start > axis->extent - range->extent ||
+            walk->dim_count == CHECKSUM_DIMS)
             return false;
         walk->first += (range->start - axis->start) * axis->stride;
         if (range->extent > 1)
@@ -92,7 +96,8 @@ static bool prepare(checksum_walk *walk, const kvferry_layout *own, const kvferr
     return true;
 }
 
-/* --- the request -------------------------------------------------------------------------------------------- */
+/* --- the request
+ * -------------------------------------------------------------------------------------------- */
 
 /* Where the own side keeps the tokens, and which of them the target wants. */
 typedef struct checksum_tables {
@@ -101,13 +106,15 @@ typedef struct checksum_tables {
 } checksum_tables;
 
 /* The own block of a token; false if there is none. */
-static bool block_at(const checksum_tables *tables, uint64_t token, uint64_t *block, uint64_t *inside)
+static bool block_at(const checksum_tables *tables, uint64_t token, uint64_t *block,
+                     uint64_t *inside)
 {
     if (token < tables->from->first_token)
         return false;
     uint64_t index = (token - tables->from->first_token) / tables->own->block_tokens;
     *inside = (token - tables->from->first_token) % tables->own->block_tokens;
-    if (index >= tables->from->block_count || tables->from->blocks[index] == tables->own->null_block)
+    if (index >= tables->from->block_count ||
+        tables->from->blocks[index] == tables->own->null_block)
         return false;
     *block = tables->from->blocks[index];
     return *block < tables->own->blocks;
@@ -120,7 +127,8 @@ static kvferry_status add_tokens(checksum_walk *walk, const checksum_tables *tab
     for (uint64_t token = start - start % per; token < end;) {
         uint64_t offset = token - tables->to->first_token, block, inside;
         uint64_t index = offset / tables->target->block_tokens;
-        uint64_t next = base_min(end, tables->to->first_token + (index + 1) * tables->target->block_tokens);
+        uint64_t next =
+            base_min(end, tables->to->first_token + (index + 1) * tables->target->block_tokens);
         if (tables->to->blocks[index] == tables->target->null_block) {
             token = next;
             continue;
@@ -134,7 +142,8 @@ static kvferry_status add_tokens(checksum_walk *walk, const checksum_tables *tab
     return KVFERRY_OK;
 }
 
-static kvferry_status add_wanted(checksum_walk *walk, const expand_job *job, const checksum_tables *tables)
+static kvferry_status add_wanted(checksum_walk *walk, const expand_job *job,
+                                 const checksum_tables *tables)
 {
     uint64_t start, end;
     if (tables->target->kind == KVFERRY_GROUP_PAGED)
@@ -166,8 +175,9 @@ kvferry_status plan_checksum(const kvferry_plan *plan, size_t source, size_t pie
     checksum_tables tables = {.target = &plan->groups[pair->target_group]};
     tables.own = of_source ? &from->groups[pair->source_group] : tables.target;
     tables.to = expand_table(request->target, request->target_count, tables.target->name);
-    tables.from = !of_source ? tables.to
-                             : expand_table(request->source, request->source_count, tables.own->name);
+    tables.from = !of_source
+                      ? tables.to
+                      : expand_table(request->source, request->source_count, tables.own->name);
     if (tables.to && !tables.from)
         return KVFERRY_REFUSED;
     XXH3_64bits_reset(&walk.state);

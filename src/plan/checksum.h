@@ -6,14 +6,16 @@
 #include "plan/plan.h"
 
 /*
- * XXH3 over the cells of the piece that the request wants, in an order that no layout changes: by token where
- * paged, then along the axes of the target's stream as its document has them. `own` is the document of the
- * worker that computes: the source's if `of_source`, else the target's; `memory` is that stream's segment, and
- * is read by the CPU. Of the request the target's tables and tokens count, and the source's own tables where
- * `of_source`. A piece of which nothing is wanted has the checksum of no bytes.
+ * XXH3 over the cells of the piece that the request wants, in an order that no layout changes: by
+ * token where paged, then along the axes of the target's stream as its document has them. `own` is
+ * the document of the worker that computes: the source's if `of_source`, else the target's;
+ * `memory` is that stream's segment, and is read by the CPU. Of the request the target's tables and
+ * tokens count, and the source's own tables where `of_source`. A piece of which nothing is wanted
+ * has the checksum of no bytes.
  *
- * KVFERRY_INVALID: no such piece, or a document that is not the one planned with. KVFERRY_REFUSED: the request breaks a
- * rule (a group or block that is not there). Any thread; no I/O; allocates nothing that stays.
+ * KVFERRY_INVALID: no such piece, or a document that is not the one planned with. KVFERRY_REFUSED:
+ * the request breaks a rule (a group or block that is not there). Any thread; no I/O; allocates
+ * nothing that stays.
  */
 kvferry_status plan_checksum(const kvferry_plan *plan, size_t source, size_t piece, bool of_source,
                              const kvferry_layout *own, const void *memory,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* That equal bytes have equal checksums in any layout is shown by tests/random; here, that a checksum sees each
- * wanted byte and no other. */
+/* That equal bytes have equal checksums in any layout is shown by tests/random; here, that a
+ * checksum sees each wanted byte and no other. */
 #include "plan/checksum.h"
 
 #include "plan/test_layouts.h"
@@ -16,10 +16,16 @@ static kvferry_layout *cache(bool heads_first, uint64_t window)
     const kvferry_axis head = {"kv_head", 0, HEADS, HEADS, heads_first ? BLOCK * CELL : CELL};
     const kvferry_axis token = {"token", 0, BLOCK, BLOCK, heads_first ? CELL : HEADS * CELL};
     const kvferry_axis axes[] = {heads_first ? head : token, heads_first ? token : head};
-    kvferry_layout_builder_stream(
-        builder, &(kvferry_stream){.layer = "l", .name = "k", .dtype = "uint8", .group = group,
-                                   .segment = segment, .pages = BLOCKS, .page_stride = BLOCK * HEADS * CELL,
-                                   .cell_bytes = CELL, .axes = axes, .axis_count = 2});
+    kvferry_layout_builder_stream(builder, &(kvferry_stream){.layer = "l",
+                                                             .name = "k",
+                                                             .dtype = "uint8",
+                                                             .group = group,
+                                                             .segment = segment,
+                                                             .pages = BLOCKS,
+                                                             .page_stride = BLOCK * HEADS * CELL,
+                                                             .cell_bytes = CELL,
+                                                             .axes = axes,
+                                                             .axis_count = 2});
     return test_finish(builder);
 }
 
@@ -116,7 +122,8 @@ static void test_nothing_wanted_is_the_same_on_both_sides(void **state)
     pair p;
     begin(&p, 0);
     const kvferry_block_table late[] = {TABLE("attn", 12, 5)};
-    const kvferry_request none = {"r", 10, 10, from, 1, NULL, 0}, past = {"r", 10, 10, from, 1, late, 1};
+    const kvferry_request none = {"r", 10, 10, from, 1, NULL, 0},
+                          past = {"r", 10, 10, from, 1, late, 1};
     assert_true(sum(&p, true, &none) == sum(&p, false, &none));
     assert_true(sum(&p, true, &past) == sum(&p, false, &past));
     assert_true(sum(&p, true, &none) == sum(&p, true, &past));
@@ -129,7 +136,8 @@ static void test_what_is_not_there_is_refused(void **state)
     pair p;
     uint64_t value = 7;
     begin(&p, 0);
-    const kvferry_block_table beyond[] = {TABLE("attn", 0, 3, 1, BLOCKS)}, cut[] = {TABLE("attn", 0, 3)};
+    const kvferry_block_table beyond[] = {TABLE("attn", 0, 3, 1, BLOCKS)},
+                              cut[] = {TABLE("attn", 0, 3)};
     const kvferry_request bad[] = {{"r", 10, 10, beyond, 1, to, 1},
                                    {"r", 10, 10, cut, 1, to, 1},
                                    {"r", 10, 10, NULL, 0, to, 1}};
@@ -137,8 +145,10 @@ static void test_what_is_not_there_is_refused(void **state)
         assert_int_equal(plan_checksum(p.plan, 0, 0, true, p.source, p.from, &bad[i], &value),
                          KVFERRY_REFUSED);
     const kvferry_request good = {"r", 10, 10, from, 1, to, 1};
-    assert_int_equal(plan_checksum(p.plan, 0, 1, true, p.source, p.from, &good, &value), KVFERRY_INVALID);
-    assert_int_equal(plan_checksum(p.plan, 1, 0, true, p.source, p.from, &good, &value), KVFERRY_INVALID);
+    assert_int_equal(plan_checksum(p.plan, 0, 1, true, p.source, p.from, &good, &value),
+                     KVFERRY_INVALID);
+    assert_int_equal(plan_checksum(p.plan, 1, 0, true, p.source, p.from, &good, &value),
+                     KVFERRY_INVALID);
     assert_true(value == 7);
     end(&p);
 }

@@ -61,13 +61,14 @@ static inline kvferry_node_options nodes_options(const char *name)
                                   .log_level = KVFERRY_LOG_INFO};
 }
 
-static inline void worker_open(worker *w, const rig_shape *shape, const kvferry_node_options *options)
+static inline void worker_open(worker *w, const rig_shape *shape,
+                               const kvferry_node_options *options)
 {
     const kvferry_node_segment segment = {NULL, KVFERRY_MEMORY_HOST};
     w->shape = *shape;
     w->layout = rig_layout(shape);
-    MUST(kvferry_node_create(options, w->layout, &segment, kvferry_layout_segment_count(w->layout), &w->node,
-                             report));
+    MUST(kvferry_node_create(options, w->layout, &segment, kvferry_layout_segment_count(w->layout),
+                             &w->node, report));
     w->memory = kvferry_node_segment_address(w->node, 0);
 }
 
@@ -84,11 +85,13 @@ static inline void worker_open_alone(worker *w, const char *engine_id)
     worker_open(w, &(rig_shape){.engine_id = engine_id, .tps = 1, .pps = 1}, &options);
 }
 
-/* --- bytes ----------------------------------------------------------------------------------------------- */
+/* --- bytes
+ * -----------------------------------------------------------------------------------------------
+ */
 
 /* The place of a token's cell of a global layer and head; NULL: the worker has not got it. */
-static inline unsigned char *cell_of(const worker *w, uint32_t layer, uint32_t head, const uint32_t *blocks,
-                                     uint32_t token)
+static inline unsigned char *cell_of(const worker *w, uint32_t layer, uint32_t head,
+                                     const uint32_t *blocks, uint32_t token)
 {
     uint32_t heads = RIG_HEADS / w->shape.tps, layers = RIG_LAYERS / w->shape.pps;
     if (head / heads != w->shape.tp || layer / layers != w->shape.pp)
@@ -98,13 +101,16 @@ static inline unsigned char *cell_of(const worker *w, uint32_t layer, uint32_t h
            (head % heads) * RIG_TOKENS * RIG_CELL + (token % RIG_TOKENS) * RIG_CELL;
 }
 
-static inline unsigned char value_of(uint32_t seed, uint32_t layer, uint32_t head, uint32_t token, uint32_t i)
+static inline unsigned char value_of(uint32_t seed, uint32_t layer, uint32_t head, uint32_t token,
+                                     uint32_t i)
 {
-    return (unsigned char)((seed * 131 + layer * 31 + head * 17 + token * 7 + i) * 2654435761u >> 13);
+    return (unsigned char)((seed * 131 + layer * 31 + head * 17 + token * 7 + i) * 2654435761u >>
+                           13);
 }
 
 /* Fills the request's cells, or tells whether they are right. */
-static inline bool walk_cells(const worker *w, const uint32_t *blocks, uint32_t tokens, uint32_t seed, bool fill)
+static inline bool walk_cells(const worker *w, const uint32_t *blocks, uint32_t tokens,
+                              uint32_t seed, bool fill)
 {
     for (uint32_t layer = 0; layer < RIG_LAYERS; layer++)
         for (uint32_t head = 0; head < RIG_HEADS; head++)
@@ -120,29 +126,45 @@ static inline bool walk_cells(const worker *w, const uint32_t *blocks, uint32_t 
     return true;
 }
 
-/* --- requests ------------------------------------------------------------------------------------------------ */
+/* --- requests
+ * ------------------------------------------------------------------------------------------------
+ */
 
-static inline size_t blocks_of(uint32_t tokens) { return (tokens + RIG_TOKENS - 1) / RIG_TOKENS; }
+static inline size_t blocks_of(uint32_t tokens)
+{
+    return (tokens + RIG_TOKENS - 1) / RIG_TOKENS;
+}
 
-static inline kvferry_status worker_offer(worker *w, const char *id, const uint32_t *blocks, uint32_t tokens,
-                                          kvferry_readiness readiness, kvferry_report *report)
+static inline kvferry_status worker_offer(worker *w, const char *id, const uint32_t *blocks,
+                                          uint32_t tokens, kvferry_readiness readiness,
+                                          kvferry_report *report)
 {
     const kvferry_block_table table = {"attn", 0, blocks, blocks_of(tokens)};
     return kvferry_node_offer(w->node,
-                              &(kvferry_offer){.size = sizeof(kvferry_offer), .transfer_id = id,
-                                               .tokens = tokens, .tables = &table, .table_count = 1,
-                                               .readiness = readiness, .context = w},
+                              &(kvferry_offer){.size = sizeof(kvferry_offer),
+                                               .transfer_id = id,
+                                               .tokens = tokens,
+                                               .tables = &table,
+                                               .table_count = 1,
+                                               .readiness = readiness,
+                                               .context = w},
                               report);
 }
 
-static inline kvferry_status worker_ask(worker *w, const char *id, const char *engine_id, const char *where,
-                                        const uint32_t *blocks, uint32_t tokens, kvferry_report *report)
+static inline kvferry_status worker_ask(worker *w, const char *id, const char *engine_id,
+                                        const char *where, const uint32_t *blocks, uint32_t tokens,
+                                        kvferry_report *report)
 {
     const kvferry_block_table table = {"attn", 0, blocks, blocks_of(tokens)};
     return kvferry_node_ask(w->node,
-                            &(kvferry_ask){.size = sizeof(kvferry_ask), .transfer_id = id,
-                                           .engine_id = engine_id, .where = where, .tokens = tokens,
-                                           .tables = &table, .table_count = blocks ? 1 : 0, .context = w},
+                            &(kvferry_ask){.size = sizeof(kvferry_ask),
+                                           .transfer_id = id,
+                                           .engine_id = engine_id,
+                                           .where = where,
+                                           .tokens = tokens,
+                                           .tables = &table,
+                                           .table_count = blocks ? 1 : 0,
+                                           .context = w},
                             report);
 }
 
@@ -158,7 +180,8 @@ static inline kvferry_event *await_event(worker *w, kvferry_event_kind kind, con
     return NULL;
 }
 
-static inline void expect_ended(worker *w, const char *id, kvferry_outcome outcome, const char *code)
+static inline void expect_ended(worker *w, const char *id, kvferry_outcome outcome,
+                                const char *code)
 {
     kvferry_event *event = await_event(w, KVFERRY_EVENT_ENDED, id);
     assert_non_null(event);

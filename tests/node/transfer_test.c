@@ -21,14 +21,16 @@ static void test_one_to_one(void **state)
     kvferry_node_statistics sent = statistics_of(&prefill), got = statistics_of(&decode);
     assert_int_equal(sent.ended[KVFERRY_SIDE_PREFILL][KVFERRY_OUTCOME_DONE], 1);
     assert_int_equal(got.ended[KVFERRY_SIDE_DECODE][KVFERRY_OUTCOME_DONE], 1);
-    assert_in_range(got.bytes[KVFERRY_SIDE_DECODE], 14 * RIG_HEADS * RIG_LAYERS * RIG_CELL, 1 << 20);
+    assert_in_range(got.bytes[KVFERRY_SIDE_DECODE], 14 * RIG_HEADS * RIG_LAYERS * RIG_CELL,
+                    1 << 20);
     assert_int_equal(sent.bytes[KVFERRY_SIDE_PREFILL], got.bytes[KVFERRY_SIDE_DECODE]);
     assert_int_equal(sent.live[0] + sent.unreleased[0] + got.live[1] + got.unreleased[1], 0);
     worker_close(&decode);
     worker_close(&prefill);
 }
 
-/* --- several workers ---------------------------------------------------------------------------------------- */
+/* --- several workers
+ * ---------------------------------------------------------------------------------------- */
 
 enum { WORKERS_MAX = 4 };
 
@@ -46,9 +48,10 @@ static void team_open(team *t, const char *engine_id, uint32_t tps, uint32_t pps
             options.verify = verify;
             if (t->count)
                 options.leader = kvferry_node_address(t->workers[0].node);
-            worker_open(&t->workers[t->count++],
-                        &(rig_shape){.engine_id = engine_id, .tp = tp, .tps = tps, .pp = pp, .pps = pps},
-                        &options);
+            worker_open(
+                &t->workers[t->count++],
+                &(rig_shape){.engine_id = engine_id, .tp = tp, .tps = tps, .pp = pp, .pps = pps},
+                &options);
         }
 }
 
@@ -65,8 +68,8 @@ static void move(team *prefill, team *decode, const char *id, uint32_t tokens, u
         MUST(worker_offer(&prefill->workers[i], id, from, tokens, KVFERRY_READY, report));
     }
     for (size_t i = 0; i < decode->count; i++)
-        MUST(worker_ask(&decode->workers[i], id, "p", kvferry_node_address(prefill->workers[0].node), to, tokens,
-                        report));
+        MUST(worker_ask(&decode->workers[i], id, "p",
+                        kvferry_node_address(prefill->workers[0].node), to, tokens, report));
     for (size_t i = 0; i < decode->count; i++) {
         expect_done(&decode->workers[i], id);
         assert_true(walk_cells(&decode->workers[i], to, tokens, seed, false));
@@ -75,7 +78,8 @@ static void move(team *prefill, team *decode, const char *id, uint32_t tokens, u
         expect_done(&prefill->workers[i], id);
 }
 
-static void move_between(uint32_t tps, uint32_t pps, uint32_t target_tps, uint32_t target_pps, bool verify)
+static void move_between(uint32_t tps, uint32_t pps, uint32_t target_tps, uint32_t target_pps,
+                         bool verify)
 {
     team prefill, decode;
     team_open(&prefill, "p", tps, pps, verify);
@@ -105,7 +109,8 @@ static void test_verify(void **state)
     move_between(1, 2, 2, 1, true);
 }
 
-/* --- one after the other ---------------------------------------------------------------------------------------- */
+/* --- one after the other
+ * ---------------------------------------------------------------------------------------- */
 
 static void test_an_ask_waits_until_it_is_ready(void **state)
 {
@@ -202,7 +207,8 @@ static void test_the_status_is_the_same_from_afar(void **state)
     worker_open_alone(&prefill, "p");
     MUST(worker_offer(&prefill, "held", from, 14, KVFERRY_READY, report));
     assert_int_equal(kvferry_node_status(prefill.node, &near, &near_size), KVFERRY_OK);
-    MUST(kvferry_node_query(kvferry_node_address(prefill.node), NULL, NODES_PATIENCE_MS, &far, &far_size, report));
+    MUST(kvferry_node_query(kvferry_node_address(prefill.node), NULL, NODES_PATIENCE_MS, &far,
+                            &far_size, report));
     assert_int_equal(strlen(near), near_size);
     assert_int_equal(strlen(far), far_size);
     const char *const parts[] = {"held", kvferry_node_incarnation(prefill.node),
@@ -218,7 +224,8 @@ static void test_the_status_is_the_same_from_afar(void **state)
     worker_close(&prefill);
     kvferry_report *report;
     assert_int_equal(kvferry_report_create(&report), KVFERRY_OK);
-    assert_int_equal(kvferry_node_query(address, NULL, 300, &far, &far_size, report), KVFERRY_TIMEOUT);
+    assert_int_equal(kvferry_node_query(address, NULL, 300, &far, &far_size, report),
+                     KVFERRY_TIMEOUT);
     assert_string_equal(kvferry_report_get(report, 0)->code, "no_answer");
     assert_string_equal(kvferry_report_get(report, 0)->found, "no connection");
     kvferry_report_free(report);
@@ -232,7 +239,8 @@ static void test_what_the_layout_has_not_is_refused_at_once(void **state)
     worker_open_alone(&prefill, "p");
     kvferry_report *report;
     assert_int_equal(kvferry_report_create(&report), KVFERRY_OK);
-    assert_int_equal(worker_offer(&prefill, "r", outside, 14, KVFERRY_READY, report), KVFERRY_REFUSED);
+    assert_int_equal(worker_offer(&prefill, "r", outside, 14, KVFERRY_READY, report),
+                     KVFERRY_REFUSED);
     assert_string_equal(kvferry_report_get(report, 0)->code, "block_range");
     kvferry_report_clear(report);
     assert_int_equal(worker_ask(&prefill, "r", "q", "", to, 14, report), KVFERRY_REFUSED);
@@ -250,7 +258,8 @@ static void test_another_layout_is_refused_with_reasons(void **state)
     worker prefill, decode;
     const kvferry_node_options options = nodes_options("d");
     worker_open_alone(&prefill, "p");
-    worker_open(&decode, &(rig_shape){.engine_id = "d", .tps = 1, .pps = 1, .dtype = "float16"}, &options);
+    worker_open(&decode, &(rig_shape){.engine_id = "d", .tps = 1, .pps = 1, .dtype = "float16"},
+                &options);
     MUST(kvferry_node_connect(decode.node, "p", kvferry_node_address(prefill.node), report));
     kvferry_event *event = await_event(&decode, KVFERRY_EVENT_DISCONNECTED, "");
     assert_non_null(event);
