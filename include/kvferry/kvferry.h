@@ -9,10 +9,12 @@
  *   status.h   what calls answer                report.h   why something was refused
  *   layout.h   what caches a worker holds       model.h    the same, from a model's config
  *   plan.h     who sends what to whom; copies   engine.h   moving bytes
+ *   node.h     all of it between running workers
  */
 #include <kvferry/engine.h>
 #include <kvferry/layout.h>
 #include <kvferry/model.h>
+#include <kvferry/node.h>
 #include <kvferry/plan.h>
 #include <kvferry/report.h>
 #include <kvferry/status.h>
