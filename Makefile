@@ -26,7 +26,7 @@ demo: build ## worker processes, a transfer over UCX, every byte checked
 test: build ## the tests, in a few minutes
 	ctest --preset default --parallel $(JOBS) $(TEST_ARGS)
 
-test-long: build ## a million random plans, by the name of random_million
+test-long: build ## a million random plans, 100,000 simulated schedules
 	ctest --preset long --parallel $(JOBS) $(TEST_ARGS)
 
 test-wheel: build ## builds the Python package, installs it somewhere and uses it
