@@ -61,7 +61,7 @@ struct core_source {
     bool held;           /* somebody walks over its parts */
     uint64_t heard;      /* when it last said anything */
     uint64_t unanswered; /* since when it owes an answer; 0: it does not */
-    uint64_t dead_at;    /* when what it sent is taken to have arrived */
+    uint64_t lingered, linger_from; /* dead: how long what it sent was waited for; since when more */
     uint64_t tried;      /* when HELLO was last sent */
     uint64_t lease_ns;
     core_part *parts;    /* not yet closed */

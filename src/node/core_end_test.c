@@ -385,6 +385,25 @@ static void a_dead_writer_lingers(void **state)
     end(&t);
 }
 
+/* What its kernel holds has not arrived while a process is stopped: the time that it slept does not count. */
+static void nobody_lingers_in_their_sleep(void **state)
+{
+    (void)state;
+    two t = begin();
+    t.r->nodes[t.p].hold = true;
+    offer(&t, "t");
+    ask(&t, "t");
+    rig_kill(t.r, t.p);
+    rig_wait(t.r, RIG_RETRY_MS);
+    rig_expect_end(t.r, t.d, "t", KVFERRY_OUTCOME_FAILED, "peer_lost");
+    t.r->now += 100 * RIG_LINGER_MS * RIG_MS;
+    rig_wait(t.r, RIG_LINGER_MS * 9 / 10);
+    rig_quiet(t.r, t.d);
+    rig_wait(t.r, RIG_LINGER_MS / 10);
+    rig_expect_released(t.r, t.d, "t", KVFERRY_OUTCOME_FAILED, "peer_lost");
+    end(&t);
+}
+
 static void a_silent_writer_is_not_dead(void **state)
 {
     (void)state;
@@ -556,6 +575,7 @@ int main(void)
         cmocka_unit_test(a_deadline_while_it_is_written_leaves_a_quarantine),
         cmocka_unit_test(a_write_that_fails_fails_the_transfer),
         cmocka_unit_test(a_dead_writer_lingers),
+        cmocka_unit_test(nobody_lingers_in_their_sleep),
         cmocka_unit_test(a_silent_writer_is_not_dead),
         cmocka_unit_test(a_silent_writer_can_be_declared_dead),
         cmocka_unit_test(a_restarted_writer_is_another_worker),
