@@ -15,7 +15,6 @@ typedef struct planted {
 
 static const planted faults[] = {
     {SIM_FAULT_RELEASE_AT_ONCE, "released_early"},
-    {SIM_FAULT_COUNT, "wrong_bytes released_early"},
     {SIM_FAULT_NO_DEADLINE, "sleeps_on too_late"},
     {SIM_FAULT_NO_LEASE_END, "sleeps_on too_late"},
     {SIM_FAULT_DONE_BEFORE_VISIBLE, "wrong_bytes released_early"},

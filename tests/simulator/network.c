@@ -259,7 +259,7 @@ void sim_on_message(sim_world *world, sim_event *event)
         sim_schedule_event(world, to->paused_until, later);
         return;
     }
-    if (world->options->fault != SIM_FAULT_NONE && !sim_plant_message(world, connection, event))
+    if (world->options->fault != SIM_FAULT_NONE && !sim_plant_message(world, event))
         return;
     if (event->type == WIRE_ASK || event->type == WIRE_RENEW)
         prolong(world, to, event);

@@ -142,7 +142,6 @@ void sim_print_step(const sim_schedule *schedule, uint32_t step, FILE *out);
 typedef enum sim_fault {
     SIM_FAULT_NONE,
     SIM_FAULT_RELEASE_AT_ONCE,      /* blocks are free when an ask ends, confirmed or not */
-    SIM_FAULT_COUNT,                /* a verdict that comes twice counts for another source */
     SIM_FAULT_NO_DEADLINE,          /* asks live a hundred times longer */
     SIM_FAULT_NO_LEASE_END,         /* leases too */
     SIM_FAULT_DONE_BEFORE_VISIBLE,  /* a write is over when it is submitted */

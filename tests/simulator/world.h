@@ -259,7 +259,7 @@ void sim_links_of_dead(sim_world *world, uint32_t slot);
 uint64_t sim_flight(sim_world *world); /* of one message, in this weather */
 
 /* plant.c: planted faults in messages. false: this one is not delivered. */
-bool sim_plant_message(sim_world *world, const sim_connection *connection, sim_event *event);
+bool sim_plant_message(const sim_world *world, const sim_event *event);
 
 /* mover.c */
 void sim_peer_connect(sim_world *world, sim_worker *worker, uint64_t number, const void *binding,
