@@ -24,8 +24,7 @@ bool node_key_parse(const char *text, size_t size, unsigned char key[NODE_KEY_BY
            length == NODE_KEY_BYTES;
 }
 
-/* --- reading
- * -------------------------------------------------------------------------------------- */
+/* --- reading ---------------------------------------------------------------------------------- */
 
 /* Takes "HOST:" or "[HOST]:" from the front of *text. */
 static bool take_host(const char **text, node_address *address)
@@ -125,8 +124,7 @@ void node_address_format(const node_address *address, node_address_form form,
              address->host, bracket ? "]" : "", address->port, *key ? "/" : "", key);
 }
 
-/* --- what kind of host
- * --------------------------------------------------------------------------------- */
+/* --- what kind of host ------------------------------------------------------------------------ */
 
 static bool look_up(const node_address *address, int flags, struct sockaddr_storage *found,
                     socklen_t *size, const char **why)

@@ -24,9 +24,7 @@ typedef struct create_job {
     kvferry_report *report;
 } create_job;
 
-/* --- options
- * -----------------------------------------------------------------------------------------------
- */
+/* --- options ---------------------------------------------------------------------------------- */
 
 #define DEFAULT(field, value) options->field = options->field ? options->field : (value)
 
@@ -69,8 +67,7 @@ static kvferry_status deny(const create_job *job, kvferry_status status, const c
     return status;
 }
 
-/* --- addresses and keys
- * --------------------------------------------------------------------------------------- */
+/* --- addresses and keys ----------------------------------------------------------------------- */
 
 /* An address to serve; without keys only this host's own. */
 static kvferry_status read_listen(const create_job *job, const char *option, const char *text,
@@ -162,8 +159,7 @@ static kvferry_status read_addresses(create_job *job)
     return status;
 }
 
-/* --- engine and segments
- * ---------------------------------------------------------------------------------------- */
+/* --- engine and segments ---------------------------------------------------------------------- */
 
 static kvferry_status add_segment(create_job *job, uint32_t index)
 {
@@ -207,8 +203,7 @@ static kvferry_status open_engine(create_job *job)
     return status;
 }
 
-/* --- what is served
- * -------------------------------------------------------------------------------------------- */
+/* --- what is served --------------------------------------------------------------------------- */
 
 static kvferry_status open_links(create_job *job)
 {
@@ -311,9 +306,7 @@ static kvferry_status open_resolver(create_job *job)
     return node_resolver_create(&options, &node->resolver);
 }
 
-/* --- core and thread
- * -----------------------------------------------------------------------------------------------
- */
+/* --- core and thread -------------------------------------------------------------------------- */
 
 static void core_line(void *context, kvferry_log_level level, const char *line)
 {
@@ -365,9 +358,7 @@ static kvferry_status start_thread(kvferry_node *node)
     return KVFERRY_OK;
 }
 
-/* --- life
- * --------------------------------------------------------------------------------------------------------
- */
+/* --- life ------------------------------------------------------------------------------------- */
 
 static void wake_ready(node_watch *watch)
 {

@@ -82,9 +82,7 @@ kvferry_status node_directory_put(node_directory *directory, const node_entry *e
     return status;
 }
 
-/* --- reading
- * -----------------------------------------------------------------------------------------------
- */
+/* --- reading ---------------------------------------------------------------------------------- */
 
 static bool read_address(base_json node, const char **address, kvferry_report *report)
 {
@@ -203,8 +201,7 @@ kvferry_status node_directory_read_entry(const char *text, size_t size, node_dir
     return status;
 }
 
-/* --- writing
- * --------------------------------------------------------------------------------------------- */
+/* --- writing ---------------------------------------------------------------------------------- */
 
 static kvferry_status dump(json_t *root, bool good, char **text)
 {
@@ -262,9 +259,7 @@ kvferry_status node_directory_write(const node_directory *directory, char **text
     return dump(root, good, text);
 }
 
-/* --- looking
- * ------------------------------------------------------------------------------------------------
- */
+/* --- looking ---------------------------------------------------------------------------------- */
 
 /* Up to a few of the engine ids, for a person. */
 static const char *names(const node_directory *directory)

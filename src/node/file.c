@@ -58,3 +58,19 @@ kvferry_status node_file_read(const char *path, size_t maximum, char **text, siz
     close(fd);
     return status;
 }
+
+bool node_file_descriptors(int count, kvferry_report *report)
+{
+    int taken[64], got = 0, failure = 0;
+    while (got < count && got < 64 && !failure) {
+        taken[got] = open("/dev/null", O_RDONLY | O_CLOEXEC);
+        failure = taken[got] < 0 ? errno : 0;
+        got += !failure;
+    }
+    for (int i = 0; i < got; i++)
+        close(taken[i]);
+    if (failure)
+        base_report_add(report, "descriptors", NULL, base_format("%d descriptors", count),
+                        base_format("%d: %s", got, strerror(failure)), "a node needs some for itself");
+    return !failure;
+}

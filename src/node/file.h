@@ -12,4 +12,10 @@
 kvferry_status node_file_read(const char *path, size_t maximum, char **text, size_t *size,
                               struct stat *about, kvferry_report *report);
 
+/* What a context of ZeroMQ takes when its first sockets are made; without them it ends the process. */
+enum { NODE_ZMQ_DESCRIPTORS = 16 };
+
+/* Whether the process may open so many more descriptors; false, with a reason (descriptors). */
+bool node_file_descriptors(int count, kvferry_report *report);
+
 #endif

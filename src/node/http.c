@@ -25,8 +25,7 @@ struct node_http {
     node_directory directory;
 };
 
-/* --- answers
- * ---------------------------------------------------------------------------------------------- */
+/* --- answers ---------------------------------------------------------------------------------- */
 
 #define JSON_TYPE "application/json"
 
@@ -70,8 +69,7 @@ static enum MHD_Result answer_refusal(struct MHD_Connection *connection, kvferry
                         reason ? reason->message : kvferry_status_describe(status));
 }
 
-/* --- what is served
- * ------------------------------------------------------------------------------------------ */
+/* --- what is served --------------------------------------------------------------------------- */
 
 static enum MHD_Result serve_query(node_http *http, struct MHD_Connection *connection)
 {
@@ -155,9 +153,7 @@ static enum MHD_Result serve(node_http *http, struct MHD_Connection *connection,
     }
 }
 
-/* --- requests
- * ---------------------------------------------------------------------------------------------------
- */
+/* --- requests --------------------------------------------------------------------------------- */
 
 typedef struct http_request {
     base_text body;
@@ -200,9 +196,7 @@ static void completed(void *context, struct MHD_Connection *connection, void **s
     free(request);
 }
 
-/* --- life
- * ---------------------------------------------------------------------------------------------------
- */
+/* --- life ------------------------------------------------------------------------------------- */
 
 static int listen_at(const node_address *listen_address, node_address *bound)
 {

@@ -186,8 +186,7 @@ static void test_bad_requests_are_answered(void **state)
     node_http_close(r.http);
 }
 
-/* --- the resolver
- * --------------------------------------------------------------------------------------------- */
+/* --- the resolver ----------------------------------------------------------------------------- */
 
 static node_answer *await(node_resolver *resolver, int wake, node_answer_kind kind)
 {

@@ -22,8 +22,7 @@ enum { KEY_FILE_MAX = 4096, ALLOWED_FILE_MAX = 16 << 20 };
 #define KEY_MIDDLE "\nsecret "
 enum { KEY_FILE_SIZE = sizeof(KEY_HEAD KEY_MIDDLE "\n") - 1 + 2 * (NODE_KEY_TEXT - 1) };
 
-/* --- writing
- * ------------------------------------------------------------------------------------------ */
+/* --- writing ---------------------------------------------------------------------------------- */
 
 static kvferry_status write_new(const char *path, mode_t mode, const char *text, size_t size,
                                 kvferry_report *report)
@@ -78,8 +77,7 @@ kvferry_status kvferry_keys_generate(const char *path, kvferry_report *report)
     return status;
 }
 
-/* --- the own pair
- * --------------------------------------------------------------------------------------- */
+/* --- the own pair ----------------------------------------------------------------------------- */
 
 static bool parse_pair(const char *text, size_t size, node_key_pair *pair)
 {
@@ -118,8 +116,7 @@ kvferry_status node_key_pair_read(const char *path, node_key_pair *pair, bool *o
     return status;
 }
 
-/* --- the allow-list
- * --------------------------------------------------------------------------------------- */
+/* --- the allow-list --------------------------------------------------------------------------- */
 
 struct node_allowed {
     char *path;

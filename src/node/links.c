@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "node/file.h"
 #include "node/links_internal.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* --- sockets
- * -------------------------------------------------------------------------------------------- */
+/* --- sockets ---------------------------------------------------------------------------------- */
 
 static bool set_int(void *socket, int option, int value)
 {
@@ -97,6 +97,8 @@ kvferry_status node_links_create(const node_links_options *options, const node_a
                         "keys cannot be used");
         return KVFERRY_UNSUPPORTED;
     }
+    if (!node_file_descriptors(NODE_ZMQ_DESCRIPTORS, report))
+        return KVFERRY_IO;
     node_links *made = base_alloc(1, sizeof(*made));
     if (!made)
         return KVFERRY_NO_MEMORY;
@@ -147,9 +149,7 @@ void node_links_close(node_links *links)
     free(links);
 }
 
-/* --- links
- * ------------------------------------------------------------------------------------------------
- */
+/* --- links ------------------------------------------------------------------------------------ */
 
 links_link *links_add(node_links *links, core_link id)
 {
@@ -240,9 +240,7 @@ bool node_links_next_end(node_links *links, core_link *id, core_link_end *how)
     return true;
 }
 
-/* --- sending
- * --------------------------------------------------------------------------------------------------
- */
+/* --- sending ---------------------------------------------------------------------------------- */
 
 static int try_send(links_link *link, zmq_msg_t *message)
 {
@@ -299,9 +297,7 @@ static void send_waiting(links_link *link)
     drop_waiting(link);
 }
 
-/* --- turns
- * -------------------------------------------------------------------------------------------------------
- */
+/* --- turns ------------------------------------------------------------------------------------ */
 
 void node_links_turn(node_links *links, uint64_t now)
 {

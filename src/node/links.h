@@ -33,8 +33,7 @@ kvferry_status node_links_create(const node_links_options *options, const node_a
 /* What was sent last goes out, for 200 ms at most. */
 void node_links_close(node_links *links);
 
-/* --- as the core's effects ask
- * ------------------------------------------------------------------------ */
+/* --- as the core's effects ask ---------------------------------------------------------------- */
 
 typedef enum node_links_opening {
     NODE_LINKS_OPENED,    /* or ended at once: see node_links_next_end */
@@ -52,8 +51,7 @@ void node_links_close_one(node_links *links, core_link link);
  * kept. */
 void node_links_send(node_links *links, core_link link, const void *data, size_t size);
 
-/* --- what happens
- * ---------------------------------------------------------------------------------------- */
+/* --- what happens ----------------------------------------------------------------------------- */
 
 /* Looks after monitors, probes and what could not be sent yet; `now` in nanoseconds. */
 void node_links_turn(node_links *links, uint64_t now);

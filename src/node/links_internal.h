@@ -74,8 +74,7 @@ struct node_links {
     node_once once;
 };
 
-/* --- links.c
- * ---------------------------------------------------------------------------------------------- */
+/* --- links.c ---------------------------------------------------------------------------------- */
 
 /* Options of every socket to or at such an address; curve ones apart. */
 bool links_configure(node_links *links, void *socket, const node_address *address);
@@ -84,32 +83,28 @@ void links_mark_dirty(links_link *link);
 void links_end(links_link *link, core_link_end how);
 void links_free(links_link *link);
 
-/* --- links_in.c
- * --------------------------------------------------------------------------------------------- */
+/* --- links_in.c ------------------------------------------------------------------------------- */
 
 bool links_in_receive(node_links *links, core_link *link, zmq_msg_t *message);
 /* 1: sent, 0: not now, -1: never. */
 int links_in_send(links_link *link, zmq_msg_t *message);
 void links_in_forget(links_link *link);
 
-/* --- links_out.c
- * -------------------------------------------------------------------------------------------- */
+/* --- links_out.c ------------------------------------------------------------------------------ */
 
 bool links_out_receive(node_links *links, core_link *link, zmq_msg_t *message);
 int links_out_send(links_link *link, zmq_msg_t *message);
 void links_out_forget(links_link *link);
 void links_out_turn(links_link *link, uint64_t now);
 
-/* --- links_probe.c
- * -------------------------------------------------------------------------------------------- */
+/* --- links_probe.c ---------------------------------------------------------------------------- */
 
 /* Asks the address whether anybody listens there. `lost`: the link ends with the answer. */
 void links_probe_begin(links_link *link, bool lost, uint64_t now);
 void links_probe_turn(links_link *link, uint64_t now);
 void links_probe_forget(links_link *link);
 
-/* --- links_zap.c
- * ---------------------------------------------------------------------------------------------- */
+/* --- links_zap.c ------------------------------------------------------------------------------ */
 
 /* Before anything is bound. */
 bool links_zap_open(node_links *links);

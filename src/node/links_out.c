@@ -19,9 +19,7 @@ static void give_up(links_link *link, const char *what)
     links_end(link, CORE_LINK_LOST);
 }
 
-/* --- opening
- * ------------------------------------------------------------------------------------------------
- */
+/* --- opening ---------------------------------------------------------------------------------- */
 
 static void dealer_ready(node_watch *watch)
 {
@@ -163,8 +161,7 @@ void links_out_forget(links_link *link)
     link->dealer = link->monitor = NULL;
 }
 
-/* --- receiving and sending
- * -------------------------------------------------------------------------------------- */
+/* --- receiving and sending -------------------------------------------------------------------- */
 
 /* What the monitor tells. */
 static void look(links_link *link, uint64_t now)

@@ -237,8 +237,7 @@ static void test_an_answer_to_nobody_ends_the_link(void **state)
     end(&decode);
 }
 
-/* --- keys and addresses
- * --------------------------------------------------------------------------------- */
+/* --- keys and addresses ----------------------------------------------------------------------- */
 
 static void allow(const char *list, const char *key)
 {
@@ -399,8 +398,7 @@ static void test_what_waits_for_a_name_is_sent(void **state)
     end(&decode);
 }
 
-/* --- load and nonsense
- * ------------------------------------------------------------------------------------- */
+/* --- load and nonsense ------------------------------------------------------------------------ */
 
 /* Nobody reads on the other side: nothing blocks, a bounded amount waits, what waits comes in
  * order. */

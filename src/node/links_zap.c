@@ -104,8 +104,7 @@ void links_zap_turn(node_links *links)
     links->zap_dirty = zmq_errno() != EAGAIN;
 }
 
-/* --- monitors
- * ---------------------------------------------------------------------------------------------- */
+/* --- monitors --------------------------------------------------------------------------------- */
 
 bool links_monitor_open(node_links *links, void *socket, int events, void **monitor)
 {

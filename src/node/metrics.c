@@ -23,8 +23,7 @@ void node_metrics_end(node_metrics *metrics)
     pthread_mutex_destroy(&metrics->lock);
 }
 
-/* --- the statistics
- * ------------------------------------------------------------------------------------- */
+/* --- the statistics --------------------------------------------------------------------------- */
 
 void node_metrics_publish(node_metrics *metrics, const kvferry_node_statistics *statistics)
 {
@@ -51,9 +50,7 @@ void node_metrics_read(const node_metrics *metrics, kvferry_node_statistics *sta
     memcpy(statistics, words, sizeof(words));
 }
 
-/* --- events
- * -------------------------------------------------------------------------------------------------
- */
+/* --- events ----------------------------------------------------------------------------------- */
 
 /* Codes come from peers too: only what looks like one is taken over. */
 static void count_code(node_metrics *metrics, const char *code, size_t column)
@@ -90,9 +87,7 @@ void node_metrics_count(node_metrics *metrics, const kvferry_event *event)
     pthread_mutex_unlock(&metrics->lock);
 }
 
-/* --- the text
- * --------------------------------------------------------------------------------------------------
- */
+/* --- the text --------------------------------------------------------------------------------- */
 
 void node_metrics_label(base_text *text, const char *name, const char *value)
 {

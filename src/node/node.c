@@ -22,9 +22,7 @@ uint64_t node_ns(uint64_t milliseconds)
     return base_mul(milliseconds, 1000000, &nanoseconds) ? nanoseconds : UINT64_MAX;
 }
 
-/* --- life
- * ----------------------------------------------------------------------------------------------------
- */
+/* --- life ------------------------------------------------------------------------------------- */
 
 kvferry_status kvferry_node_drain(kvferry_node *node, uint64_t timeout_ms)
 {
@@ -80,9 +78,7 @@ kvferry_status kvferry_node_set_leader(kvferry_node *node, const char *address,
     return status;
 }
 
-/* --- peers
- * ----------------------------------------------------------------------------------------------------
- */
+/* --- peers ------------------------------------------------------------------------------------ */
 
 /* Whether this node may talk to an address: what a link would find out later is told at once. */
 static kvferry_status check_address(const kvferry_node *node, const char *where,
@@ -142,9 +138,7 @@ kvferry_status kvferry_node_declare_dead(kvferry_node *node, const char *incarna
     return status;
 }
 
-/* --- transfers
- * --------------------------------------------------------------------------------------------------
- */
+/* --- transfers -------------------------------------------------------------------------------- */
 
 static bool valid_tables(const kvferry_block_table *tables, size_t count)
 {
@@ -235,9 +229,7 @@ kvferry_status kvferry_node_abort(kvferry_node *node, kvferry_side side, const c
     return status;
 }
 
-/* --- events
- * ---------------------------------------------------------------------------------------------------------
- */
+/* --- events ----------------------------------------------------------------------------------- */
 
 kvferry_event *kvferry_node_next_event(kvferry_node *node)
 {
@@ -275,9 +267,7 @@ kvferry_status kvferry_node_wait(kvferry_node *node, uint64_t timeout_ms)
     }
 }
 
-/* --- looking
- * ------------------------------------------------------------------------------------------------------------
- */
+/* --- looking ---------------------------------------------------------------------------------- */
 
 void kvferry_node_get_statistics(const kvferry_node *node, kvferry_node_statistics *statistics)
 {

@@ -20,8 +20,7 @@
 
 enum { NODE_LOG_LINES = 1024, NODE_LINE_MAX = 1024, NODE_INCARNATION_TEXT = 17 };
 
-/* --- lines for the caller's log
- * ------------------------------------------------------------------------ */
+/* --- lines for the caller's log --------------------------------------------------------------- */
 
 typedef struct node_line {
     kvferry_log_level level;
@@ -48,9 +47,7 @@ void node_log_format(void *log, kvferry_log_level level, const char *format, ...
 /* Gives all lines to the caller. Of the node's thread alone. */
 void node_log_flush(node_log *log);
 
-/* --- events
- * ------------------------------------------------------------------------------------------------
- */
+/* --- events ----------------------------------------------------------------------------------- */
 
 typedef struct node_events {
     kvferry_event **items; /* a queue: `first` is the next one */
@@ -58,9 +55,7 @@ typedef struct node_events {
     bool signaled; /* the descriptor is readable */
 } node_events;
 
-/* --- the node
- * ------------------------------------------------------------------------------------------------
- */
+/* --- the node --------------------------------------------------------------------------------- */
 
 struct kvferry_node {
     /* Fixed once it is made. */

@@ -5,6 +5,7 @@
 
 #include <sodium.h>
 
+#include "node/file.h"
 #include "node/node_internal.h"
 
 enum { QUERY_MESSAGE_MAX = 256 << 20 };
@@ -179,6 +180,8 @@ kvferry_status kvferry_node_query(const char *address, const char *key_file, uin
     if (!base_add(node_now(), node_ns(timeout_ms), &end))
         end = UINT64_MAX;
     kvferry_status status = read_query(&job, key_file);
+    if (status == KVFERRY_OK && !node_file_descriptors(NODE_ZMQ_DESCRIPTORS, report))
+        status = KVFERRY_IO;
     if (status != KVFERRY_OK)
         return status;
     if (open_socket(&job)) {

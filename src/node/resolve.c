@@ -88,8 +88,7 @@ static void release(node_resolver *resolver)
     free(resolver);
 }
 
-/* --- answers
- * ---------------------------------------------------------------------------------------------- */
+/* --- answers ---------------------------------------------------------------------------------- */
 
 static bool stopped(void *context)
 {
@@ -137,8 +136,7 @@ static void tell_trouble(node_resolver *resolver, const kvferry_report *report)
     give(resolver, answer);
 }
 
-/* --- directories
- * --------------------------------------------------------------------------------------------- */
+/* --- directories ------------------------------------------------------------------------------ */
 
 static kvferry_status read_where(node_resolver *resolver, const char *where,
                                  node_directory *directory, kvferry_report *report)
@@ -195,8 +193,7 @@ static void answer_name(const resolve_job *job, node_answer *answer)
              why);
 }
 
-/* --- the own engine
- * ------------------------------------------------------------------------------------------- */
+/* --- the own engine --------------------------------------------------------------------------- */
 
 static kvferry_status seek_leader(node_resolver *resolver, bool *found, kvferry_report *report)
 {
@@ -242,8 +239,7 @@ static bool attend_bootstrap(node_resolver *resolver)
     return status == KVFERRY_OK && found;
 }
 
-/* --- the thread
- * ---------------------------------------------------------------------------------------------- */
+/* --- the thread ------------------------------------------------------------------------------- */
 
 static void serve(node_resolver *resolver, resolve_job *job)
 {
@@ -374,9 +370,7 @@ void node_resolver_close(node_resolver *resolver)
     release(resolver);
 }
 
-/* --- asking
- * -------------------------------------------------------------------------------------------------
- */
+/* --- asking ----------------------------------------------------------------------------------- */
 
 static kvferry_status add_job(node_resolver *resolver, resolve_job *job)
 {

@@ -41,8 +41,7 @@ static void enter(kvferry_node *node)
     pthread_mutex_lock(&node->lock);
 }
 
-/* --- what happened
- * ------------------------------------------------------------------------------------------ */
+/* --- what happened ---------------------------------------------------------------------------- */
 
 static void receive(thread_turn *turn)
 {
@@ -109,9 +108,7 @@ static void take_answers(kvferry_node *node, uint64_t now)
         take_answer(node, answer, now);
 }
 
-/* --- effects
- * --------------------------------------------------------------------------------------------------
- */
+/* --- effects ---------------------------------------------------------------------------------- */
 
 static const char *first_reason(const kvferry_report *report, kvferry_status status)
 {
@@ -210,9 +207,7 @@ static void perform(thread_turn *turn, const core_effect *effect)
     kvferry_report_clear(turn->report);
 }
 
-/* --- the loop
- * -------------------------------------------------------------------------------------------------
- */
+/* --- the loop --------------------------------------------------------------------------------- */
 
 /* False: all is over. */
 static bool take_turn(thread_turn *turn)
@@ -292,9 +287,7 @@ void *node_run(void *context)
     return NULL;
 }
 
-/* --- the lock
- * ---------------------------------------------------------------------------------------------------
- */
+/* --- the lock --------------------------------------------------------------------------------- */
 
 void node_enter(kvferry_node *node)
 {

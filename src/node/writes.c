@@ -91,8 +91,7 @@ void node_writes_close(node_writes *writes)
     free(writes);
 }
 
-/* --- peers
- * ---------------------------------------------------------------------------------------------- */
+/* --- peers ------------------------------------------------------------------------------------ */
 
 static writes_peer *find_peer(const node_writes *writes, uint64_t id)
 {
@@ -134,8 +133,7 @@ void node_writes_close_peer(node_writes *writes, uint64_t id)
     writes->active = writes->scan = true;
 }
 
-/* --- writes
- * ---------------------------------------------------------------------------------------------- */
+/* --- writes ----------------------------------------------------------------------------------- */
 
 kvferry_status node_writes_begin(node_writes *writes, uint64_t id, uint64_t peer_id,
                                  const kvferry_copy *copies, size_t count, uint64_t deadline_ns,
@@ -178,8 +176,7 @@ void node_writes_cancel(node_writes *writes, uint64_t id)
     writes->active = writes->scan = true;
 }
 
-/* --- what happens
- * -------------------------------------------------------------------------------------------- */
+/* --- what happens ----------------------------------------------------------------------------- */
 
 void node_writes_turn(node_writes *writes, uint64_t now)
 {

@@ -13,8 +13,7 @@ typedef struct node_writes node_writes;
 kvferry_status node_writes_create(kvferry_engine *engine, int epoll, node_writes **writes);
 void node_writes_close(node_writes *writes);
 
-/* --- as the core's effects ask: a status other than OK is the end of it, with the report's reasons
- * ------ */
+/* --- as the core's effects ask: a status other than OK is the end of it, with the report's reasons  */
 
 kvferry_status node_writes_connect(node_writes *writes, uint64_t peer, const void *binding,
                                    size_t size, kvferry_report *report);
@@ -25,8 +24,7 @@ kvferry_status node_writes_begin(node_writes *writes, uint64_t write, uint64_t p
                                  kvferry_report *report);
 void node_writes_cancel(node_writes *writes, uint64_t write);
 
-/* --- what happens
- * ----------------------------------------------------------------------------------------- */
+/* --- what happens ----------------------------------------------------------------------------- */
 
 typedef struct node_write_end {
     uint64_t write;

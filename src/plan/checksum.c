@@ -60,8 +60,7 @@ static void add_block(checksum_walk *walk, uint64_t block, uint64_t state, uint6
     }
 }
 
-/* --- the piece in memory
- * -------------------------------------------------------------------------------- */
+/* --- the piece in memory ---------------------------------------------------------------------- */
 
 static bool prepare(checksum_walk *walk, const kvferry_layout *own, const kvferry_stream *stream,
                     const kvferry_piece *piece, const uint32_t *axes, const void *memory)
@@ -96,8 +95,7 @@ static bool prepare(checksum_walk *walk, const kvferry_layout *own, const kvferr
     return true;
 }
 
-/* --- the request
- * -------------------------------------------------------------------------------------------- */
+/* --- the request ------------------------------------------------------------------------------ */
 
 /* Where the own side keeps the tokens, and which of them the target wants. */
 typedef struct checksum_tables {

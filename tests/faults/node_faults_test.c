@@ -82,7 +82,7 @@ static kvferry_status keys_generate(void)
     return status;
 }
 
-/* --- calls of a node that is open ----------------------------------------------------------------------- */
+/* --- calls of a node that is open ------------------------------------------------------------- */
 
 /* `call` once within the guard. */
 static kvferry_status with_node(kvferry_status (*call)(kvferry_node *))
@@ -182,7 +182,7 @@ static kvferry_status whole_life(void)
     return status == KVFERRY_OK ? drained : status;
 }
 
-/* --- the loop -------------------------------------------------------------------------------- */
+/* --- the loop --------------------------------------------------------------------------------- */
 
 static const struct fault_case {
     const char *name;
@@ -247,7 +247,7 @@ static void memory_runs_out(void **state)
         fail_each(&cases[i], true);
 }
 
-/* --- calls that allocate nothing of their own ------------------------------------------------ */
+/* --- calls that allocate nothing of their own ------------------------------------------------- */
 
 QUIET(kvferry_node_close)
 QUIET(kvferry_node_segment_address)

@@ -85,9 +85,7 @@ static inline void worker_open_alone(worker *w, const char *engine_id)
     worker_open(w, &(rig_shape){.engine_id = engine_id, .tps = 1, .pps = 1}, &options);
 }
 
-/* --- bytes
- * -----------------------------------------------------------------------------------------------
- */
+/* --- bytes ------------------------------------------------------------------------------------ */
 
 /* The place of a token's cell of a global layer and head; NULL: the worker has not got it. */
 static inline unsigned char *cell_of(const worker *w, uint32_t layer, uint32_t head,
@@ -126,9 +124,7 @@ static inline bool walk_cells(const worker *w, const uint32_t *blocks, uint32_t 
     return true;
 }
 
-/* --- requests
- * ------------------------------------------------------------------------------------------------
- */
+/* --- requests --------------------------------------------------------------------------------- */
 
 static inline size_t blocks_of(uint32_t tokens)
 {

@@ -29,8 +29,7 @@ static void test_one_to_one(void **state)
     worker_close(&prefill);
 }
 
-/* --- several workers
- * ---------------------------------------------------------------------------------------- */
+/* --- several workers -------------------------------------------------------------------------- */
 
 enum { WORKERS_MAX = 4 };
 
@@ -109,8 +108,7 @@ static void test_verify(void **state)
     move_between(1, 2, 2, 1, true);
 }
 
-/* --- one after the other
- * ---------------------------------------------------------------------------------------- */
+/* --- one after the other ---------------------------------------------------------------------- */
 
 static void test_an_ask_waits_until_it_is_ready(void **state)
 {

@@ -1,0 +1,284 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Who may talk to a node, and where it may be talked to. */
+#include "nodes.h"
+
+#include "node/scratch_test.h"
+
+static const uint32_t from[] = {3, 9, 4}, to[] = {8, 2, 30};
+static const rig_shape prefill_shape = {.engine_id = "p", .tps = 1, .pps = 1};
+static const rig_shape decode_shape = {.engine_id = "d", .tps = 1, .pps = 1};
+
+/* --- keys ------------------------------------------------------------------------------------- */
+
+/* A list with the public key of one pair. */
+static void allow(const char *list, const char *key)
+{
+    char line[80] = "";
+    FILE *file = fopen(scratch(key), "r");
+    assert_non_null(file);
+    assert_non_null(fgets(line, sizeof(line), file));
+    fclose(file);
+    scratch_write(list, line);
+}
+
+static int make_keys(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"p", "d", "stranger"};
+    for (size_t i = 0; i < 3; i++)
+        MUST(kvferry_keys_generate(scratch(names[i]), report));
+    allow("p.allowed", "d.pub");
+    allow("d.allowed", "p.pub");
+    return 0;
+}
+
+static void open_with_keys(worker *w, const rig_shape *shape, const char *key, const char *allowed)
+{
+    char key_path[128], allowed_path[128];
+    snprintf(key_path, sizeof(key_path), "%s", scratch(key));
+    snprintf(allowed_path, sizeof(allowed_path), "%s", scratch(allowed));
+    kvferry_node_options options = nodes_options(shape->engine_id);
+    options.key_file = key_path;
+    options.allowed_keys = allowed_path;
+    options.connect_ms = 1500;
+    worker_open(w, shape, &options);
+}
+
+static void test_keys_that_fit(void **state)
+{
+    (void)state;
+    worker prefill, decode;
+    char *text;
+    size_t size;
+    open_with_keys(&prefill, &prefill_shape, "p", "p.allowed");
+    open_with_keys(&decode, &decode_shape, "d", "d.allowed");
+    const char *address = kvferry_node_address(prefill.node);
+    assert_int_equal(strlen(strrchr(address, '/')), 65);
+    walk_cells(&prefill, from, 10, 1, true);
+    MUST(worker_offer(&prefill, "r", from, 10, KVFERRY_READY, report));
+    MUST(worker_ask(&decode, "r", "p", address, to, 10, report));
+    expect_done(&decode, "r");
+    assert_true(walk_cells(&decode, to, 10, 1, false));
+    MUST(kvferry_node_query(address, scratch("d"), NODES_PATIENCE_MS, &text, &size, report));
+    kvferry_free(text);
+    assert_int_equal(statistics_of(&prefill).refused_keys, 0);
+    worker_close(&decode);
+    worker_close(&prefill);
+}
+
+static void expect_no_connection(worker *w, const char *where)
+{
+    MUST(kvferry_node_connect(w->node, "p", where, report));
+    kvferry_event *event = await_event(w, KVFERRY_EVENT_DISCONNECTED, "");
+    assert_non_null(event);
+    assert_string_equal(event->code, "connect_timeout");
+    kvferry_event_free(event);
+}
+
+static void test_keys_that_are_not_allowed(void **state)
+{
+    (void)state;
+    worker prefill, stranger;
+    char *text;
+    size_t size;
+    open_with_keys(&prefill, &prefill_shape, "p", "p.allowed");
+    open_with_keys(&stranger, &decode_shape, "stranger", "d.allowed");
+    expect_no_connection(&stranger, kvferry_node_address(prefill.node));
+    kvferry_node_statistics now = statistics_of(&prefill);
+    assert_in_range(now.refused_keys, 1, 1000);
+    assert_int_equal(now.messages_in, 0);
+    kvferry_report *report;
+    assert_int_equal(kvferry_report_create(&report), KVFERRY_OK);
+    assert_int_equal(kvferry_node_query(kvferry_node_address(prefill.node), scratch("stranger"),
+                                        500, &text, &size, report),
+                     KVFERRY_TIMEOUT);
+    assert_string_equal(kvferry_report_get(report, 0)->code, "no_answer");
+    assert_non_null(strstr(kvferry_report_get(report, 0)->found, "keys"));
+    kvferry_report_free(report);
+    /* A server whose key is not in the own list is not spoken to either. */
+    worker other;
+    open_with_keys(&other, &prefill_shape, "stranger", "p.allowed");
+    worker decode;
+    open_with_keys(&decode, &decode_shape, "d", "d.allowed");
+    expect_no_connection(&decode, kvferry_node_address(other.node));
+    assert_in_range(statistics_of(&decode).refused_keys, 1, 1000);
+    worker_close(&decode);
+    worker_close(&other);
+    worker_close(&stranger);
+    worker_close(&prefill);
+}
+
+static void test_keys_on_one_side_only(void **state)
+{
+    (void)state;
+    worker prefill, bare;
+    char *text;
+    size_t size;
+    open_with_keys(&prefill, &prefill_shape, "p", "p.allowed");
+    worker_open_alone(&bare, "d");
+    kvferry_report *report;
+    assert_int_equal(kvferry_report_create(&report), KVFERRY_OK);
+    assert_int_equal(
+        kvferry_node_connect(bare.node, "p", kvferry_node_address(prefill.node), report),
+        KVFERRY_REFUSED);
+    assert_string_equal(kvferry_report_get(report, 0)->code, "address_key");
+    kvferry_report_clear(report);
+    assert_int_equal(
+        kvferry_node_connect(prefill.node, "d", kvferry_node_address(bare.node), report),
+        KVFERRY_REFUSED);
+    assert_string_equal(kvferry_report_get(report, 0)->code, "address_key");
+    kvferry_report_clear(report);
+    assert_int_equal(
+        kvferry_node_query(kvferry_node_address(prefill.node), NULL, 100, &text, &size, report),
+        KVFERRY_INVALID);
+    assert_string_equal(kvferry_report_get(report, 0)->code, "address_key");
+    kvferry_report_free(report);
+    worker_close(&bare);
+    worker_close(&prefill);
+}
+
+/* --- options that are refused ----------------------------------------------------------------- */
+
+static void expect_refusal(const kvferry_node_options *options, kvferry_status status,
+                           const char *code, const char *place)
+{
+    const kvferry_node_segment segment = {NULL, KVFERRY_MEMORY_HOST};
+    kvferry_layout *layout = rig_layout(&prefill_shape);
+    kvferry_node *node = NULL;
+    kvferry_report *report;
+    assert_int_equal(kvferry_report_create(&report), KVFERRY_OK);
+    assert_int_equal(kvferry_node_create(options, layout, &segment, 1, &node, report), status);
+    assert_null(node);
+    assert_string_equal(kvferry_report_get(report, 0)->code, code);
+    assert_string_equal(kvferry_report_get(report, 0)->place, place);
+    kvferry_report_free(report);
+    kvferry_layout_free(layout);
+}
+
+#define REFUSED(status, code, place, ...)                                                          \
+    do {                                                                                           \
+        kvferry_node_options options = {.size = sizeof(options), __VA_ARGS__};                     \
+        options.engine = options.engine ? options.engine : "memory";                               \
+        expect_refusal(&options, status, code, place);                                             \
+    } while (0)
+
+static void test_addresses_that_anybody_could_reach(void **state)
+{
+    (void)state;
+    REFUSED(KVFERRY_REFUSED, "address_insecure", "listen", .listen = "tcp://0.0.0.0:0");
+    REFUSED(KVFERRY_REFUSED, "address_insecure", "listen", .listen = "tcp://[::]:0");
+    REFUSED(KVFERRY_REFUSED, "address_insecure", "listen", .listen = "tcp://192.0.2.7:0");
+    REFUSED(KVFERRY_REFUSED, "address_insecure", "bootstrap_listen",
+            .bootstrap_listen = "0.0.0.0:0");
+    REFUSED(KVFERRY_REFUSED, "address_insecure", "metrics_listen", .metrics_listen = "*:0");
+    REFUSED(KVFERRY_INVALID, "advertise_missing", "advertise", .listen = "tcp://*:0",
+            .insecure = true);
+    REFUSED(KVFERRY_INVALID, "advertise_missing", "advertise", .listen = "tcp://*:0",
+            .insecure = true, .advertise = "tcp://*:7");
+    worker open;
+    kvferry_node_options options = nodes_options("p");
+    options.listen = "tcp://*:0";
+    options.insecure = true;
+    options.advertise = "tcp://127.0.0.1:0";
+    worker_open(&open, &prefill_shape, &options);
+    worker decode;
+    worker_open_alone(&decode, "d");
+    MUST(kvferry_node_connect(decode.node, "p", kvferry_node_address(open.node), report));
+    kvferry_event *event = await_event(&decode, KVFERRY_EVENT_CONNECTED, "");
+    assert_non_null(event);
+    kvferry_event_free(event);
+    worker_close(&decode);
+    worker_close(&open);
+}
+
+static void test_options_that_do_not_fit(void **state)
+{
+    (void)state;
+    char key[128], no_key[128], list[128];
+    snprintf(key, sizeof(key), "%s", scratch("p"));
+    snprintf(no_key, sizeof(no_key), "%s", scratch("nothing"));
+    snprintf(list, sizeof(list), "%s", scratch("p.allowed"));
+    REFUSED(KVFERRY_INVALID, "keys_incomplete", "allowed_keys", .key_file = key);
+    REFUSED(KVFERRY_INVALID, "keys_incomplete", "key_file", .allowed_keys = list);
+    REFUSED(KVFERRY_IO, "file_failed", no_key, .key_file = no_key, .allowed_keys = list);
+    REFUSED(KVFERRY_IO, "file_failed", no_key, .key_file = key, .allowed_keys = no_key);
+    REFUSED(KVFERRY_MALFORMED, "key_malformed", list, .key_file = list, .allowed_keys = list);
+    REFUSED(KVFERRY_INVALID, "address_malformed", "listen", .listen = "127.0.0.1:0");
+    REFUSED(KVFERRY_INVALID, "address_malformed", "bootstrap", .bootstrap = "127.0.0.1:0");
+    REFUSED(KVFERRY_NOT_FOUND, "engine_unknown", "", .engine = "none");
+    worker first;
+    worker_open_alone(&first, "p");
+    const char *taken = kvferry_node_address(first.node);
+    REFUSED(KVFERRY_IO, "listen_failed", taken, .listen = taken);
+    worker_close(&first);
+}
+
+static void test_segments_that_do_not_fit(void **state)
+{
+    (void)state;
+    const kvferry_node_options options = {.size = sizeof(options), .engine = "memory"};
+    const kvferry_node_segment device[] = {{NULL, KVFERRY_MEMORY_CUDA},
+                                           {NULL, KVFERRY_MEMORY_HOST}};
+    static char memory[16];
+    const kvferry_node_segment mapped = {memory, KVFERRY_MEMORY_CUDA};
+    kvferry_node_options verify = options;
+    verify.verify = true;
+    const struct {
+        const kvferry_node_options *options;
+        const kvferry_node_segment *segments;
+        size_t count;
+        kvferry_status status;
+        const char *code;
+    } cases[] = {
+        {&options, device, 2, KVFERRY_INVALID, "segment_count"},
+        {&options, NULL, 0, KVFERRY_INVALID, "segment_count"},
+        {&options, device, 1, KVFERRY_INVALID, "segment_memory"},
+        {&verify, &mapped, 1, KVFERRY_REFUSED, "verify_device_memory"},
+    };
+    kvferry_layout *layout = rig_layout(&prefill_shape);
+    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+        kvferry_node *node = NULL;
+        kvferry_report *report;
+        assert_int_equal(kvferry_report_create(&report), KVFERRY_OK);
+        assert_int_equal(kvferry_node_create(cases[i].options, layout, cases[i].segments,
+                                             cases[i].count, &node, report),
+                         cases[i].status);
+        assert_string_equal(kvferry_report_get(report, 0)->code, cases[i].code);
+        kvferry_report_free(report);
+    }
+    kvferry_layout_free(layout);
+}
+
+static void test_ipv6(void **state)
+{
+    (void)state;
+    worker prefill, decode;
+    kvferry_node_options options = nodes_options("v6");
+    options.listen = "tcp://[::1]:0";
+    worker_open(&prefill, &prefill_shape, &options);
+    worker_open(&decode, &decode_shape, &options);
+    assert_memory_equal(kvferry_node_address(prefill.node), "tcp://[::1]:", 12);
+    walk_cells(&prefill, from, 10, 3, true);
+    MUST(worker_offer(&prefill, "r", from, 10, KVFERRY_READY, report));
+    MUST(worker_ask(&decode, "r", "p", kvferry_node_address(prefill.node), to, 10, report));
+    expect_done(&decode, "r");
+    assert_true(walk_cells(&decode, to, 10, 3, false));
+    worker_close(&decode);
+    worker_close(&prefill);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_keys_that_fit),
+        cmocka_unit_test(test_keys_that_are_not_allowed),
+        cmocka_unit_test(test_keys_on_one_side_only),
+        cmocka_unit_test(test_addresses_that_anybody_could_reach),
+        cmocka_unit_test(test_options_that_do_not_fit),
+        cmocka_unit_test(test_segments_that_do_not_fit),
+        cmocka_unit_test(test_ipv6),
+    };
+    int failed = cmocka_run_group_tests(tests, make_keys, NULL);
+    scratch_end();
+    return failed;
+}
