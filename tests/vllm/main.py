@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs real vLLM servers in pairs, and checks what they answer: see README.md.
+
+The last line is "N passed, N failed, N skipped", with the reasons of what was skipped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent / "models"))
+
+import checks
+from pairs import CONNECTORS, HERE, MORE, USUAL, Connector, Pair
+from rig import Failed, Rig
+from server import Unready
+
+
+class Score:
+    def __init__(self) -> None:
+        self.passed = 0
+        self.failed = 0
+        self.skipped: dict[str, int] = {}
+
+    def skip(self, reason: str) -> None:
+        self.skipped[reason] = self.skipped.get(reason, 0) + 1
+
+    def line(self) -> str:
+        reasons = "; ".join(self.skipped)
+        return f"{self.passed} passed, {self.failed} failed, {sum(self.skipped.values())} skipped" + (
+            f" ({reasons})" if reasons else ""
+        )
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+async def run_pair(
+    pair: Pair, connector: Connector, folder: Path, made: Path, options: argparse.Namespace, score: Score
+) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    wanted = checks.checks_of(pair, connector.bootstrap, connector.name.startswith("kvferry"))
+    if options.check:
+        wanted = {name: check for name, check in wanted.items() if re.search(options.check, name)}
+    say(f"== {pair}, {connector.name}")
+    begun = time.monotonic()
+    rig = Rig(pair, connector, folder, made, variables())
+    try:
+        try:
+            await rig.start()
+            started = time.monotonic()
+            samples = await checks.prepare(rig)
+        except (Unready, Failed) as reason:
+            score.failed += 1
+            say(f"   start: FAILED: {reason}")
+            return
+        say(f"   started in {started - begun:.0f} s, alone in {time.monotonic() - started:.0f} s; logs in {folder}")
+        for name, check in wanted.items():
+            at = time.monotonic()
+            try:
+                said = await check(rig, samples)
+                score.passed += 1
+                result = "fine" + (f": {said}" if said else "")
+            except Exception as reason:
+                score.failed += 1
+                name_of = "" if isinstance(reason, Failed) else f"{type(reason).__name__} "
+                result = f"FAILED: {name_of}{reason}"
+            say(f"   {name}: {result} ({time.monotonic() - at:.1f} s)")
+    finally:
+        await rig.stop()
+        say(f"   {time.monotonic() - begun:.0f} s in all")
+
+
+def variables() -> dict[str, str]:
+    """Where the servers find the source tree's kvferry and its library, unless the caller says so."""
+    root = HERE.parents[1]
+    path = os.pathsep.join(filter(None, (str(root / "bindings" / "python"), os.environ.get("PYTHONPATH"))))
+    return {
+        "PYTHONPATH": path,
+        "KVFERRY_LIBRARY": os.environ.get("KVFERRY_LIBRARY", str(root / "build" / "libkvferry.so")),
+    }
+
+
+def make_models(pairs: list[Pair], made: Path) -> None:
+    for model in {pair.model.name: pair.model for pair in pairs if not pair.model.trained}.values():
+        if not (made / model.folder / "generation_config.json").exists():
+            say(f"making {model.name} in {made / model.folder}")
+            subprocess.run(
+                [sys.executable, str(HERE / "models" / "make_deepseek_v4.py"), str(made / model.folder)], check=True
+            )
+
+
+async def run(options: argparse.Namespace) -> Score:
+    score = Score()
+    pairs = [*USUAL, *(MORE if options.all else [])]
+    if options.pair:
+        pairs = [pair for pair in [*USUAL, *MORE] if re.fullmatch(options.pair, str(pair))]
+        if not pairs:
+            sys.exit(f"no pair is named {options.pair!r}; there are {', '.join(map(str, [*USUAL, *MORE]))}")
+    able = []
+    for pair in pairs:
+        if reason := pair.model.lacks():
+            score.skip(f"{pair.model.name}: {reason}")
+            say(f"== {pair}: skipped: {reason}")
+        else:
+            able.append(pair)
+    make_models(able, options.made)
+    logs = options.logs or Path(tempfile.mkdtemp(prefix="kvferry-vllm-"))
+    for pair in able:
+        for name in options.connector:
+            folder = logs / re.sub(r"\W+", "-", f"{pair} {name}").lower()
+            await run_pair(pair, CONNECTORS[name], folder, options.made, options, score)
+    return score
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="tests/vllm/run", description="Real vLLM servers in pairs.")
+    parser.add_argument("--all", action="store_true", help="all topologies, not only the usual ones")
+    parser.add_argument("--pair", metavar="REGEX", help='only these, for example "Qwen3.5 TP2 to TP1"')
+    parser.add_argument("--check", metavar="REGEX", help="only these checks")
+    parser.add_argument(
+        "--connector", action="append", choices=sorted(CONNECTORS), help="kvferry unless given; may be repeated"
+    )
+    parser.add_argument("--logs", type=Path, help="where the servers' logs go")
+    parser.add_argument(
+        "--made",
+        type=Path,
+        default=Path(sys.prefix) / "models",
+        help="where models that are made are kept (%(default)s)",
+    )
+    options = parser.parse_args()
+    options.connector = options.connector or ["kvferry"]
+    score = asyncio.run(run(options))
+    say(score.line())
+    return 1 if score.failed or not score.passed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
