@@ -14,6 +14,7 @@ typedef struct stand_in_faults {
     atomic_int refused_submits;  /* submissions that the full queue refuses, nothing taken */
     atomic_int halved_submits;   /* submissions that are refused in the middle, the first half taken */
     atomic_int stuck;            /* while set no task begins */
+    atomic_int held_arrivals;    /* while set a target takes no write from its socket */
     atomic_int timeouts;         /* polls of a task that answer timeout, though it goes on */
     atomic_int busy_frees;       /* frees of a batch that has ended which answer busy */
     atomic_int task_state;       /* what the next task ends with, instead of being moved */
