@@ -40,7 +40,7 @@ typedef struct stand_in_range {
 } stand_in_range;
 
 enum { WAITING = 0, INVALID = 2, COMPLETED = 4, TIMEOUT = 5, FAILED = 6 };
-enum { RANGES = 64, SEGMENTS = 64, QUEUE = 2048 };
+enum { RANGES = 512, SEGMENTS = 64, QUEUE = 2048 };
 
 typedef struct stand_in_task {
     struct stand_in_task *next;
