@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -101,6 +102,8 @@ def make_models(pairs: list[Pair], made: Path) -> None:
 
 async def run(options: argparse.Namespace) -> Score:
     score = Score()
+    # Also who is told to end ends its servers.
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, asyncio.current_task().cancel)
     pairs = [*USUAL, *(MORE if options.all else [])]
     if options.pair:
         pairs = [pair for pair in [*USUAL, *MORE] if re.fullmatch(options.pair, str(pair))]
@@ -139,7 +142,11 @@ def main() -> int:
     )
     options = parser.parse_args()
     options.connector = options.connector or ["kvferry"]
-    score = asyncio.run(run(options))
+    try:
+        score = asyncio.run(run(options))
+    except (asyncio.CancelledError, KeyboardInterrupt):
+        say("ended from outside")
+        return 3
     say(score.line())
     return 1 if score.failed or not score.passed else 0
 
