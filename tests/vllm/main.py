@@ -20,6 +20,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent / "models"))
 
 import checks
+import compare
 from pairs import CONNECTORS, HERE, MORE, USUAL, Connector, Pair
 from rig import Failed, Rig
 from server import Unready
@@ -49,6 +50,9 @@ async def run_pair(
     pair: Pair, connector: Connector, folder: Path, made: Path, options: argparse.Namespace, score: Score
 ) -> None:
     folder.mkdir(parents=True, exist_ok=True)
+    if options.compare:
+        await run_comparison(pair, connector, folder, made, score)
+        return
     wanted = checks.checks_of(pair, connector.bootstrap, connector.name.startswith("kvferry"))
     if options.check:
         wanted = {name: check for name, check in wanted.items() if re.search(options.check, name)}
@@ -79,6 +83,22 @@ async def run_pair(
     finally:
         await rig.stop()
         say(f"   {time.monotonic() - begun:.0f} s in all")
+
+
+async def run_comparison(pair: Pair, connector: Connector, folder: Path, made: Path, score: Score) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    rig = Rig(pair, connector, folder, made, {**variables(), "VLLM_LOG_STATS_INTERVAL": str(compare.LOG_SECONDS)})
+    try:
+        await rig.start()
+        measured = await compare.measure(rig)
+    except (Unready, Failed) as reason:
+        score.failed += 1
+        say(f"   {connector.name}: FAILED: {reason}")
+    else:
+        score.passed += 1
+        say(measured.row(connector.name))
+    finally:
+        await rig.stop()
 
 
 def variables() -> dict[str, str]:
@@ -119,6 +139,9 @@ async def run(options: argparse.Namespace) -> Score:
     make_models(able, options.made)
     logs = options.logs or Path(tempfile.mkdtemp(prefix="kvferry-vllm-"))
     for pair in able:
+        if options.compare:
+            say(f"== {pair}")
+            say(compare.HEAD)
         for name in options.connector:
             folder = logs / re.sub(r"\W+", "-", f"{pair} {name}").lower()
             await run_pair(pair, CONNECTORS[name], folder, options.made, options, score)
@@ -132,6 +155,9 @@ def main() -> int:
     parser.add_argument("--check", metavar="REGEX", help="only these checks")
     parser.add_argument(
         "--connector", action="append", choices=sorted(CONNECTORS), help="kvferry unless given; may be repeated"
+    )
+    parser.add_argument(
+        "--compare", action="store_true", help="instead of checks, a table of the connectors' times, bytes and copies"
     )
     parser.add_argument("--logs", type=Path, help="where the servers' logs go")
     parser.add_argument(

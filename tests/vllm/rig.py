@@ -155,10 +155,21 @@ class Rig:
 
     # --- requests through both
 
-    async def engine_id(self) -> str:
+    @staticmethod
+    def parameters() -> tuple[dict[str, Any], dict[str, Any]]:
+        """What a new transfer's prefill and decode servers are told; decode_parameters has the rest of the latter."""
+        transfer_id = f"xfer-{uuid.uuid4().hex}"
+        return (
+            {"do_remote_decode": True, "do_remote_prefill": False, "transfer_id": transfer_id},
+            {"do_remote_decode": False, "do_remote_prefill": True, "transfer_id": transfer_id},
+        )
+
+    async def decode_parameters(self, parameters: dict[str, Any]) -> dict[str, Any]:
+        """With the prefill server's present engine."""
         assert self.prefill.session is not None
         async with self.prefill.session.get(self.prefill.bootstrap + "/query") as response:
-            return (await response.json())["0"]["engine_id"]
+            engine = (await response.json())["0"]["engine_id"]
+        return {**parameters, "remote_engine_id": engine, "remote_bootstrap_addr": self.prefill.bootstrap}
 
     async def transfer(
         self, prompt: Prompt, tokens: int, *, decode_prompt: Prompt | None = None, stream: bool = False
@@ -179,27 +190,12 @@ class Rig:
         self, prompt: Prompt, tokens: int, decode_prompt: Prompt | None = None
     ) -> tuple[asyncio.Task[Answer], asyncio.Task[Answer]]:
         """The two requests of a transfer, each a task of its own: (prefill, decode)."""
-        transfer_id = f"xfer-{uuid.uuid4().hex}"
-        prefill = asyncio.create_task(
-            self.prefill.complete(
-                prompt, 1, {"do_remote_decode": True, "do_remote_prefill": False, "transfer_id": transfer_id}
-            )
-        )
+        prefill_parameters, decode_parameters = self.parameters()
+        prefill = asyncio.create_task(self.prefill.complete(prompt, 1, prefill_parameters))
         if not self.connector.bootstrap:
             return prefill, asyncio.create_task(asyncio.sleep(0, Answer()))
-        decode = asyncio.create_task(
-            self.decode.complete(
-                decode_prompt or prompt,
-                tokens,
-                {
-                    "do_remote_decode": False,
-                    "do_remote_prefill": True,
-                    "transfer_id": transfer_id,
-                    "remote_engine_id": await self.engine_id(),
-                    "remote_bootstrap_addr": self.prefill.bootstrap,
-                },
-            )
-        )
+        told = await self.decode_parameters(decode_parameters)
+        decode = asyncio.create_task(self.decode.complete(decode_prompt or prompt, tokens, told))
         return prefill, decode
 
     async def ask(self, samples: Iterable[Sample], in_flight: int = IN_FLIGHT) -> list[Result]:
