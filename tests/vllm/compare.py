@@ -44,13 +44,20 @@ class Measured:
         def number(value: float | None, of: float) -> str:
             return "-" if value is None else f"{value / of:,.1f}"
 
-        return (
-            f"   {name:<18} {self.right:>4} of {self.asked:<4} {self.first_ms:>12.1f} {self.tokens:>10,} "
-            f"{number(self.bytes, self.asked * 1024):>13} {number(self.copies, self.asked):>10} {self.cpu_ms:>10.1f}"
+        cells = (
+            f"{self.right} of {self.asked}",
+            f"{self.first_ms:,.1f}",
+            f"{self.tokens:,}",
+            number(self.bytes, self.asked * 1024),
+            number(self.copies, self.asked),
+            f"{self.cpu_ms:,.1f}",
         )
+        return f"   {name:<18}" + "".join(f"{cell:>13}" for cell in cells)
 
 
-HEAD = f"   {'connector':<18} {'right':>12} {'first, ms':>12} {'tokens':>10} {'KiB each':>13} {'copies':>10} {'CPU ms':>10}"
+HEAD = f"   {'connector':<18}" + "".join(
+    f"{word:>13}" for word in ("right", "first, ms", "tokens", "KiB each", "copies each", "CPU ms each")
+)
 
 
 def cpu_seconds(server: Server) -> float:
