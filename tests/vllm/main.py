@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from xml.etree import ElementTree
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "models"))
 
@@ -111,6 +112,41 @@ def variables() -> dict[str, str]:
     }
 
 
+def run_pytest(logs: Path, score: Score) -> None:
+    """The tests of the folders beside this file, which need vLLM but no pair of servers."""
+    report = logs / "pytest.xml"
+    begun = time.monotonic()
+    say("== tests without pairs")
+    with open(logs / "pytest.log", "wb") as log:
+        subprocess.run(
+            [
+                *(sys.executable, "-B", "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}"),
+                *sorted({str(test.parent) for test in HERE.glob("*/test_*.py")}),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            cwd=HERE.parents[1],
+            env={
+                **os.environ,
+                **variables(),
+                "KVFERRY_SOURCE": str(HERE.parents[1]),
+                "KVFERRY_VLLM_MODELS": str(HERE / "models"),
+            },
+        )
+    cases = list(ElementTree.parse(report).getroot().iter("testcase")) if report.exists() else []
+    bad = [case for case in cases if case.find("failure") is not None or case.find("error") is not None]
+    for case in cases:
+        if (skipped := case.find("skipped")) is not None:
+            score.skip(skipped.get("message", "no reason given"))
+    not_run = sum(case.find("skipped") is not None for case in cases)
+    score.passed += len(cases) - len(bad) - not_run
+    score.failed += len(bad) or (not cases)
+    for case in bad:
+        say(f"   FAILED: {case.get('classname')}.{case.get('name')} ({logs / 'pytest.log'})")
+    say(f"   {len(cases) - len(bad) - not_run} of {len(cases)} passed, {time.monotonic() - begun:.0f} s")
+
+
 def make_models(pairs: list[Pair], made: Path) -> None:
     for model in {pair.model.name: pair.model for pair in pairs if not pair.model.trained}.values():
         if not (made / model.folder / "generation_config.json").exists():
@@ -138,6 +174,9 @@ async def run(options: argparse.Namespace) -> Score:
             able.append(pair)
     make_models(able, options.made)
     logs = options.logs or Path(tempfile.mkdtemp(prefix="kvferry-vllm-"))
+    logs.mkdir(parents=True, exist_ok=True)
+    if not options.pair and not options.check and not options.compare:
+        run_pytest(logs, score)
     for pair in able:
         if options.compare:
             say(f"== {pair}")
