@@ -122,13 +122,8 @@ static inline void stop_and_close(pair_world *pair, bool under_way)
     PAIR_CHECK(is->over);
     PAIR_EQUAL(is->status, KVFERRY_TIMEOUT);
     PAIR_EQUAL(kvferry_transfer_free(transfer), KVFERRY_OK);
-    if (strcmp(pair->setup->engine, "ucx") == 0 &&
-        strcmp(pair->setup->transport, "tcp") == 0) {
-        kill_peer(pair, 0); /* going on, it could end inside UCX: docs/engines.md, limits of UCX */
-    } else {
-        PAIR_CHECK(kill(pair->peers[0].pid, SIGCONT) == 0);
-        check_goes_on(pair, 0, 7);
-    }
+    PAIR_CHECK(kill(pair->peers[0].pid, SIGCONT) == 0);
+    check_goes_on(pair, 0, 7);
 }
 
 static inline void body_stopped_under_way(pair_world *pair) { stop_and_close(pair, true); }
