@@ -7,8 +7,9 @@ FUZZ_SECONDS ?= 60
 TEST_ARGS ?=
 DEMO_ARGS ?=
 BENCH_ARGS ?=
+VLLM_ARGS ?=
 
-.PHONY: build help dependencies demo test test-long test-wheel sanitize fuzz bench valgrind install format clean
+.PHONY: build help dependencies demo test test-long test-wheel test-vllm test-vllm-all sanitize fuzz bench valgrind install format clean
 
 build: dependencies ## the library and the command (in build/)
 	@cmake --preset default -DCMAKE_INSTALL_PREFIX=$(PREFIX) --log-level=WARNING
@@ -32,6 +33,12 @@ test-long: build ## a million random plans, 100,000 simulated schedules
 test-wheel: build ## builds the Python package, installs it somewhere and uses it
 	scripts/install-dependencies build wheel
 	ctest --preset wheel $(TEST_ARGS)
+
+test-vllm: build ## real vLLM servers on the CPU, the usual pairs; installs vLLM once (KVFERRY_VLLM_VENV)
+	tests/vllm/run $(VLLM_ARGS)
+
+test-vllm-all: build ## the same in every topology
+	tests/vllm/run --all $(VLLM_ARGS)
 
 sanitize: ## the tests under address, undefined-behaviour and thread sanitizers
 	scripts/install-dependencies build clang

@@ -16,7 +16,7 @@
 #define KERNEL_BLOCK_TOKENS 16
 
 typedef struct given_options {
-    const char *model, *prefill, *decode, *transport, *fault;
+    const char *model, *prefill, *decode, *engine, *transport, *fault;
     uint64_t requests, seed, memory, timeout;
 } given_options;
 
@@ -29,8 +29,10 @@ static int parse(int argc, char **argv, given_options *given)
          "the prefill side's workers (default " DEFAULT_PREFILL ")", 0, 0},
         {"decode", 0, TOOL_STRING, &given->decode, "TOPOLOGY",
          "the decode side's workers (default " DEFAULT_DECODE ")", 0, 0},
+        {"engine", 0, TOOL_CHOICE, &given->engine, "ucx|mooncake",
+         "what moves the bytes (default ucx)", 0, 0},
         {"transport", 0, TOOL_CHOICE, &given->transport, "shm|tcp",
-         "what the bytes go over (default shm)", 0, 0},
+         "what they go over (default shm; mooncake has tcp only)", 0, 0},
         {"requests", 'n', TOOL_NUMBER, &given->requests, "N", "how many (default 10)", 1, 10000},
         {"seed", 0, TOOL_NUMBER, &given->seed, "N",
          "of lengths, block ids and values (default 1)", 0, 0},
@@ -44,8 +46,8 @@ static int parse(int argc, char **argv, given_options *given)
     const tool_usage usage = {
         .synopsis = "[options]",
         .about = "Starts the workers of a prefill and a decode engine as processes of their own, moves the "
-                 "caches of several requests between them over UCX, and checks every byte of every "
-                 "decode worker's memory.",
+                 "caches of several requests between them, and checks every byte of every decode "
+                 "worker's memory.",
         .options = options,
         .option_count = sizeof options / sizeof *options,
         .notes = "Exit status 1: a byte is wrong, or a worker failed.",
@@ -73,15 +75,27 @@ static void take_fault(const given_options *given, demo_config *config)
         config->kernel_block_size = KERNEL_BLOCK_TOKENS;
 }
 
+/* Mooncake has no shared memory. */
+static int take_engine(const given_options *given, demo_config *config)
+{
+    config->engine = given->engine ? given->engine : "ucx";
+    bool ucx = strcmp(config->engine, "ucx") == 0;
+    config->transport = given->transport ? given->transport : ucx ? "shm" : "tcp";
+    if (!ucx && strcmp(config->transport, "tcp") != 0)
+        return tool_misuse("--transport", "tcp, with --engine mooncake", config->transport);
+    return TOOL_GO_ON;
+}
+
 static int configure(const given_options *given, demo_config *config)
 {
-    config->transport = given->transport ? given->transport : "shm";
     config->requests = given->requests;
     config->seed = given->seed;
     config->memory = given->memory;
     config->timeout_ns = given->timeout * SECOND;
     take_fault(given, config);
-    int status = take_topology("--prefill", given->prefill ? given->prefill : DEFAULT_PREFILL,
+    int status = take_engine(given, config);
+    if (status == TOOL_GO_ON)
+        status = take_topology("--prefill", given->prefill ? given->prefill : DEFAULT_PREFILL,
                                &config->topology[DEMO_PREFILL]);
     if (status == TOOL_GO_ON)
         status = take_topology("--decode", given->decode ? given->decode : DEFAULT_DECODE,

@@ -53,7 +53,7 @@ typedef struct demo_config {
     tool_topology topology[DEMO_ROLES];
     uint64_t blocks[DEMO_ROLES];
     uint64_t kernel_block_size; /* 0: the backend's */
-    const char *transport;
+    const char *engine, *transport;
     uint64_t seed, requests, memory;
     uint64_t timeout_ns; /* of a step in which no worker says anything */
     demo_fault fault;

@@ -27,10 +27,11 @@ json_t *demo_run_json(const demo_run *run)
     for (size_t i = 0; i < run->schedule.count; i++)
         json_array_append_new(requests, request_json(run, &run->schedule.requests[i]));
     json_t *value = json_pack(
-        "{s:b, s:o, s:o, s:o, s:s, s:I, s:s, s:o, s:I, s:I, s:I, s:I, s:I, s:O, s:I, s:f}", "ok",
+        "{s:b, s:o, s:o, s:o, s:s, s:s, s:I, s:s, s:o, s:I, s:I, s:I, s:I, s:I, s:O, s:I, s:f}", "ok",
         demo_run_right(run), "model", tool_json_text(run->config.model.name), "prefill",
         topology_json(&run->config.topology[DEMO_PREFILL]), "decode",
-        topology_json(&run->config.topology[DEMO_DECODE]), "transport", run->config.transport,
+        topology_json(&run->config.topology[DEMO_DECODE]), "engine", run->config.engine, "transport",
+        run->config.transport,
         "seed", (json_int_t)run->config.seed, "break", demo_fault_name(run->config.fault), "requests",
         requests, "copies", (json_int_t)demo_run_copies(run), "bytes",
         (json_int_t)demo_run_bytes(run), "checked_bytes", (json_int_t)run->checked, "wrong_bytes",

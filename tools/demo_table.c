@@ -64,7 +64,7 @@ static uint64_t side_bytes(const tool_side *side)
 
 void demo_print_head(const demo_run *run)
 {
-    printf("%s over %s\n", run->config.model.name, run->config.transport);
+    printf("%s over %s (%s)\n", run->config.model.name, run->config.transport, run->config.engine);
     for (int role = 0; role < DEMO_ROLES; role++)
         printf("  %-7s  %s: %zu workers of %s blocks, %s in all\n", demo_role_name((demo_role)role),
                topology_text(&run->config.topology[role]), run->sides[role].count,

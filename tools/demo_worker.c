@@ -116,7 +116,8 @@ static int open_engine(demo_worker *worker)
     snprintf(name, sizeof name, "%s %zu", demo_role_name(worker->role), worker->rank);
     kvferry_engine_options options = {
         .size = sizeof options, .transport = worker->config->transport, .name = name};
-    kvferry_status status = kvferry_engine_open("ucx", &options, &worker->engine, worker->report);
+    kvferry_status status = kvferry_engine_open(worker->config->engine, &options, &worker->engine,
+                                                worker->report);
     if (status != KVFERRY_OK)
         return demo_worker_fail(worker, "no engine (%s)", kvferry_status_name(status));
     worker->mapped = strcmp(worker->config->transport, "tcp") == 0;

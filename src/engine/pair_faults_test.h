@@ -26,15 +26,36 @@ static inline void progress_until_moving(pair_world *pair, const kvferry_transfe
     PAIR_EQUAL(is->status, KVFERRY_BUSY);
 }
 
+/* Writes to the peer; whether what it then holds is that. */
+static inline bool write_arrives(pair_world *pair, kvferry_peer *peer, unsigned index)
+{
+    const kvferry_copy copy = {.target_offset = 77, .bytes = MIB};
+    PAIR_EQUAL(pair_finish(pair, pair_begin(pair, peer, KVFERRY_WRITE, &copy, 1, 0)), KVFERRY_OK);
+    pair_command(pair, index, 'd');
+    return memcmp(pair->peers[index].window + 77, pair->memory, MIB) == 0;
+}
+
 /* The peer still answers, and what is written to it arrives. */
 static inline void check_alive(pair_world *pair, unsigned index, uint64_t seed)
 {
-    const kvferry_copy copy = {.target_offset = 77, .bytes = MIB};
     kvferry_peer *peer = pair_connect(pair, index);
     pair_fill(pair->memory, MIB, seed);
-    PAIR_EQUAL(pair_finish(pair, pair_begin(pair, peer, KVFERRY_WRITE, &copy, 1, 0)), KVFERRY_OK);
-    pair_command(pair, index, 'd');
-    PAIR_CHECK(memcmp(pair->peers[index].window + 77, pair->memory, MIB) == 0);
+    PAIR_CHECK(write_arrives(pair, peer, index));
+    kvferry_peer_close(peer);
+}
+
+/* The same of one that was stopped: what it had in its own queue then may still land, once. Where the
+ * target's progress takes that before what is newer, the first write stays. */
+static inline void check_goes_on(pair_world *pair, unsigned index, uint64_t seed)
+{
+    if (strcmp(pair->setup->engine, "ucx") == 0) {
+        check_alive(pair, index, seed);
+        return;
+    }
+    kvferry_peer *peer = pair_connect(pair, index);
+    pair_fill(pair->memory, MIB, seed);
+    while (!write_arrives(pair, peer, index))
+        ;
     kvferry_peer_close(peer);
 }
 
@@ -101,13 +122,8 @@ static inline void stop_and_close(pair_world *pair, bool under_way)
     PAIR_CHECK(is->over);
     PAIR_EQUAL(is->status, KVFERRY_TIMEOUT);
     PAIR_EQUAL(kvferry_transfer_free(transfer), KVFERRY_OK);
-    if (strcmp(pair->setup->engine, "ucx") == 0 &&
-        strcmp(pair->setup->transport, "tcp") == 0) {
-        kill_peer(pair, 0); /* going on, it could end inside UCX: docs/engines.md, limits of UCX */
-    } else {
-        PAIR_CHECK(kill(pair->peers[0].pid, SIGCONT) == 0);
-        check_alive(pair, 0, 7);
-    }
+    PAIR_CHECK(kill(pair->peers[0].pid, SIGCONT) == 0);
+    check_goes_on(pair, 0, 7);
 }
 
 static inline void body_stopped_under_way(pair_world *pair) { stop_and_close(pair, true); }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The ucx engine: shared memory, TCP, RDMA and device memory through UCX. Its context, its workers
- * and its segments; connections are in ucx_peer.c, batches in ucx_batch.c.
+ * The ucx engine: shared memory, RDMA and device memory through UCX, and TCP without it. Its context, its
+ * workers and its segments; connections are in ucx_peer.c, batches in ucx_batch.c, TCP in ucx_tcp.c.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -68,6 +68,7 @@ static void find_device_memory(ucx_engine *engine)
 static void ucx_close(void *self)
 {
     ucx_engine *engine = self;
+    ucx_tcp_close(engine);
     ucx_words_begin();
     if (engine->address)
         ucp_worker_release_address(engine->target, engine->address);
@@ -80,11 +81,10 @@ static void ucx_close(void *self)
     ucx_words_end();
     if (engine->fd >= 0)
         close(engine->fd);
-    while (engine->spare) {
-        ucx_batch *batch = engine->spare;
-        engine->spare = batch->next;
-        free(batch);
-    }
+    for (size_t i = 0; i < engine->batch_count; i++)
+        free(engine->batches[i]);
+    free(engine->batches);
+    free(engine->segments);
     free(engine);
 }
 
@@ -102,6 +102,9 @@ static kvferry_status ucx_open(const kvferry_engine_options *options, void **sel
     if (status == KVFERRY_OK)
         status = open_workers(engine, report);
     ucx_words_end();
+    engine->tcp_only = strcmp(options->transport, "tcp") == 0;
+    if (status == KVFERRY_OK && (engine->tcp_only || !*options->transport))
+        status = ucx_tcp_open(engine, options->net_devices, report);
     if (status != KVFERRY_OK) {
         ucx_close(engine);
         return status;
@@ -150,29 +153,60 @@ static bool ucx_progress(void *self)
     bool active = progress_worker(engine->worker);
     active = progress_worker(engine->target) || active;
     ucx_words_end();
+    if (engine->tcp)
+        active = ucx_tcp_progress(engine) || active;
     return ucx_batches_end(engine) || active;
 }
 
 /* --- segments -------------------------------------------------------------------------------- */
 
-static kvferry_status map(ucx_engine *engine, const ucp_mem_map_params_t *params,
-                          ucs_memory_type_t type, void **segment, kvferry_report *report)
+/* Puts it in its place by address; there is room. */
+static void insert_segment(ucx_engine *engine, ucx_segment *segment)
 {
+    size_t at = engine->segment_count++;
+    for (; at && engine->segments[at - 1]->address > segment->address; at--)
+        engine->segments[at] = engine->segments[at - 1];
+    engine->segments[at] = segment;
+}
+
+static ucs_status_t map(ucx_engine *engine, const ucp_mem_map_params_t *params, ucx_segment *mapped)
+{
+    ucp_mem_attr_t found = {.field_mask = UCP_MEM_ATTR_FIELD_ADDRESS};
+    ucs_status_t status = ucp_mem_map(engine->context, params, &mapped->memory);
+    if (status != UCS_OK)
+        return status;
+    status = ucp_mem_query(mapped->memory, &found);
+    if (status != UCS_OK) {
+        ucp_mem_unmap(engine->context, mapped->memory);
+        return status;
+    }
+    mapped->address = params->address ? (uint64_t)(uintptr_t)params->address
+                                      : (uint64_t)(uintptr_t)found.address;
+    mapped->bytes = params->length;
+    mapped->type = params->memory_type;
+    insert_segment(engine, mapped);
+    return UCS_OK;
+}
+
+static kvferry_status add_segment(ucx_engine *engine, const ucp_mem_map_params_t *params,
+                                  ucx_segment **segment, kvferry_report *report)
+{
+    if (!base_grow((void **)&engine->segments, &engine->segment_capacity, engine->segment_count + 1,
+                   sizeof(ucx_segment *)))
+        return KVFERRY_NO_MEMORY;
     ucx_segment *mapped = base_alloc(1, sizeof(*mapped));
     if (!mapped)
         return KVFERRY_NO_MEMORY;
-    mapped->type = type;
     ucx_words_begin();
-    ucs_status_t status = ucp_mem_map(engine->context, params, &mapped->memory);
+    ucs_status_t status = map(engine, params, mapped);
     if (status != UCS_OK)
         ucx_report(report, "memory cannot be registered", status);
     ucx_words_end();
-    if (status != UCS_OK) {
+    if (status == UCS_OK)
+        *segment = mapped;
+    else
         free(mapped);
-        return ucx_status(status);
-    }
-    *segment = mapped;
-    return KVFERRY_OK;
+    return ucx_status(status);
 }
 
 static kvferry_status ucx_segment_register(void *self, void *address, uint64_t bytes,
@@ -191,14 +225,26 @@ static kvferry_status ucx_segment_register(void *self, void *address, uint64_t b
         .length = (size_t)bytes,
         .memory_type = types[memory],
     };
-    return map(self, &params, types[memory], segment, report);
+    ucx_segment *added;
+    kvferry_status status = add_segment(self, &params, &added, report);
+    if (status == KVFERRY_OK)
+        *segment = added;
+    return status;
 }
 
 static void ucx_segment_unregister(void *self, void *segment)
 {
+    ucx_engine *engine = self;
     ucx_segment *gone = segment;
+    size_t at = 0;
+    if (engine->tcp)
+        ucx_tcp_forget(engine, gone);
+    while (engine->segments[at] != gone)
+        at++;
+    for (engine->segment_count--; at < engine->segment_count; at++)
+        engine->segments[at] = engine->segments[at + 1];
     ucx_words_begin();
-    ucp_mem_unmap(((ucx_engine *)self)->context, gone->memory);
+    ucp_mem_unmap(engine->context, gone->memory);
     ucx_words_end();
     free(gone);
 }
@@ -213,48 +259,54 @@ static kvferry_status ucx_segment_allocate(void *self, uint64_t bytes, void **ad
         .flags = UCP_MEM_MAP_ALLOCATE,
         .memory_type = UCS_MEMORY_TYPE_HOST,
     };
-    void *mapped;
-    kvferry_status status = map(self, &params, UCS_MEMORY_TYPE_HOST, &mapped, report);
+    ucx_segment *added;
+    kvferry_status status = add_segment(self, &params, &added, report);
     if (status != KVFERRY_OK)
         return status;
-    ucp_mem_attr_t found = {.field_mask = UCP_MEM_ATTR_FIELD_ADDRESS};
-    ucs_status_t asked = ucp_mem_query(((ucx_segment *)mapped)->memory, &found);
-    if (asked != UCS_OK) {
-        ucx_segment_unregister(self, mapped);
-        return ucx_status(asked);
-    }
-    *address = found.address;
-    *segment = mapped;
+    *address = (void *)(uintptr_t)added->address;
+    *segment = added;
     return KVFERRY_OK;
 }
 
 /* --- binding --------------------------------------------------------------------------------- */
 
-static kvferry_status put(const void *from, size_t bytes, void *data, size_t *size)
+/* A byte in front, then what UCX knows, and what TCP does. */
+static kvferry_status put(uint8_t head, const void *first, size_t first_bytes, const void *second,
+                          size_t second_bytes, void *data, size_t *size)
 {
     size_t capacity = *size;
-    *size = bytes;
-    if (capacity < bytes)
+    unsigned char *to = data;
+    *size = 1 + first_bytes + second_bytes;
+    if (capacity < *size)
         return KVFERRY_NO_SPACE;
-    memcpy(data, from, bytes);
+    *to = head;
+    memcpy(to + 1, first, first_bytes);
+    if (second_bytes)
+        memcpy(to + 1 + first_bytes, second, second_bytes);
     return KVFERRY_OK;
 }
 
+/* The byte: whether there is TCP; its part comes first. */
 static kvferry_status ucx_address_export(void *self, void *data, size_t *size)
 {
     const ucx_engine *engine = self;
-    return put(engine->address, engine->address_size, data, size);
+    size_t tcp_size = 0;
+    const void *tcp = engine->tcp ? ucx_tcp_export(engine, &tcp_size) : "";
+    return put(engine->tcp != NULL, tcp, tcp_size, engine->address, engine->address_size, data, size);
 }
 
+/* The byte: whether it is memory of a device. */
 static kvferry_status ucx_segment_export(void *self, void *segment, void *data, size_t *size)
 {
     void *key;
     size_t bytes;
-    ucs_status_t packed = ucp_rkey_pack(((const ucx_engine *)self)->context,
-                                        ((const ucx_segment *)segment)->memory, &key, &bytes);
+    const ucx_segment *exported = segment;
+    ucs_status_t packed =
+        ucp_rkey_pack(((const ucx_engine *)self)->context, exported->memory, &key, &bytes);
     if (packed != UCS_OK)
         return ucx_status(packed);
-    kvferry_status status = put(key, bytes, data, size);
+    kvferry_status status =
+        put(exported->type != UCS_MEMORY_TYPE_HOST, key, bytes, NULL, 0, data, size);
     ucp_rkey_buffer_release(key);
     return status;
 }

@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Batches of one-sided writes and reads over UCX. */
+/* Batches of one-sided writes and reads over UCX, and how any batch ends. */
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "engine/ucx_internal.h"
 
-static void note(ucx_batch *batch, ucs_status_t status)
+void ucx_batch_note(ucx_batch *batch, ucs_status_t status)
 {
     if (status == UCS_OK || batch->status != UCS_OK)
         return;
@@ -14,6 +12,12 @@ static void note(ucx_batch *batch, ucs_status_t status)
     const char *said = ucx_words_get();
     snprintf(batch->words, sizeof(batch->words), "%s%s%s", ucs_status_string(status),
              *said ? ": " : "", said);
+}
+
+static void spare_batch(ucx_engine *engine, ucx_batch *batch)
+{
+    batch->next = engine->spare;
+    engine->spare = batch;
 }
 
 static void unlink_out(ucx_batch *batch)
@@ -26,20 +30,38 @@ static void unlink_out(ucx_batch *batch)
         batch->next->previous = batch->previous;
 }
 
-/* Over, if it is: its end is told by the next progress, never from inside UCX or a submission. */
-static void check_over(ucx_batch *batch)
+/* Its end is told by the next progress, never from inside UCX or a submission. */
+void ucx_batch_check(ucx_batch *batch)
 {
-    if (batch->pending || !batch->posted)
+    if (batch->pending || !batch->posted || (batch->left && !(batch->peer && batch->peer->lost)))
         return;
+    ucx_engine *engine = batch->engine;
+    batch->posted = false;
+    batch->serial++;
     if (!batch->peer) {
-        free(batch);
+        spare_batch(engine, batch);
         return;
     }
-    ucx_engine *engine = batch->peer->engine;
+    if (batch->left)
+        ucx_batch_note(batch, UCS_ERR_CONNECTION_RESET);
     unlink_out(batch);
     batch->next = NULL;
     *engine->ended_last = batch;
     engine->ended_last = &batch->next;
+}
+
+void ucx_batch_settle(ucx_batch *batch, uint64_t answers)
+{
+    batch->left -= answers;
+    ucx_batch_check(batch);
+}
+
+void ucx_batches_abandon(ucx_peer *peer)
+{
+    for (ucx_batch *batch = peer->out, *next; batch; batch = next) {
+        next = batch->next;
+        ucx_batch_check(batch);
+    }
 }
 
 static void on_complete(void *request, ucs_status_t status, void *data)
@@ -47,8 +69,8 @@ static void on_complete(void *request, ucs_status_t status, void *data)
     ucx_batch *batch = data;
     ucp_request_free(request);
     batch->pending--;
-    note(batch, status);
-    check_over(batch);
+    ucx_batch_note(batch, status);
+    ucx_batch_check(batch);
 }
 
 /* Counts what is not complete yet; false: it could not be posted. */
@@ -57,15 +79,14 @@ static inline bool posted(ucx_batch *batch, ucs_status_ptr_t answer)
     if (!answer)
         return true;
     if (UCS_PTR_IS_ERR(answer)) {
-        note(batch, UCS_PTR_STATUS(answer));
+        ucx_batch_note(batch, UCS_PTR_STATUS(answer));
         return false;
     }
     batch->pending++;
     return true;
 }
 
-static void post_copies(ucx_batch *batch, kvferry_direction direction,
-                        const kvferry_engine_copy *copies, size_t count)
+static void post_copies(ucx_batch *batch, const kvferry_engine_copy *copies, size_t count)
 {
     ucp_ep_h endpoint = batch->peer->endpoint;
     ucp_request_param_t how = {
@@ -82,7 +103,7 @@ static void post_copies(ucx_batch *batch, kvferry_direction direction,
         how.memh = local->memory;
         how.memory_type = local->type;
         ucs_status_ptr_t answer =
-            direction == KVFERRY_WRITE
+            batch->direction == KVFERRY_WRITE
                 ? ucp_put_nbx(endpoint, copy->local, (size_t)copy->bytes, copy->remote, key, &how)
                 : ucp_get_nbx(endpoint, copy->local, (size_t)copy->bytes, copy->remote, key, &how);
         if (!posted(batch, answer))
@@ -101,37 +122,80 @@ static void post_flush(ucx_batch *batch)
     posted(batch, ucp_ep_flush_nbx(batch->peer->endpoint, &how));
 }
 
-static ucx_batch *take_batch(ucx_engine *engine)
+static ucx_batch *make_batch(ucx_engine *engine)
 {
-    ucx_batch *batch = engine->spare;
+    if (engine->batch_count == UINT32_MAX ||
+        !base_grow((void **)&engine->batches, &engine->batch_capacity, engine->batch_count + 1,
+                   sizeof(ucx_batch *)))
+        return NULL;
+    ucx_batch *batch = base_alloc(1, sizeof(*batch));
     if (!batch)
-        return malloc(sizeof(*batch));
-    engine->spare = batch->next;
+        return NULL;
+    batch->engine = engine;
+    batch->index = (uint32_t)engine->batch_count;
+    engine->batches[engine->batch_count++] = batch;
     return batch;
+}
+
+static ucx_batch *take_batch(ucx_peer *peer)
+{
+    ucx_batch *batch = peer->engine->spare;
+    if (batch)
+        peer->engine->spare = batch->next;
+    else
+        batch = make_batch(peer->engine);
+    if (!batch)
+        return NULL;
+    batch->peer = peer;
+    batch->status = UCS_OK;
+    batch->left = 0;
+    batch->previous = NULL;
+    batch->next = peer->out;
+    if (peer->out)
+        peer->out->previous = batch;
+    peer->out = batch;
+    return batch;
+}
+
+/* TCP reaches what the CPUs at both ends can touch. */
+static bool all_on_hosts(const kvferry_engine_copy *copies, size_t count, kvferry_report *report)
+{
+    for (size_t i = 0; i < count; i++)
+        if (((const ucx_segment *)copies[i].local_segment)->type != UCS_MEMORY_TYPE_HOST ||
+            !((const ucx_remote *)copies[i].remote_segment)->host) {
+            base_report_add(report, "engine_failed", NULL, "host memory at both ends",
+                            "memory of a device", "ucx: a copy over TCP");
+            return false;
+        }
+    return true;
 }
 
 kvferry_status ucx_submit(void *self, void *peer, kvferry_direction direction,
                           const kvferry_engine_copy *copies, size_t count,
                           kvferry_engine_batch_end end, void *handle, kvferry_report *report)
 {
-    (void)report;
-    ucx_engine *engine = self;
+    (void)self;
     ucx_peer *to = peer;
     if (to->lost)
         return KVFERRY_PEER_LOST;
-    ucx_batch *batch = take_batch(engine);
+    if (to->connection && !all_on_hosts(copies, count, report))
+        return KVFERRY_UNSUPPORTED;
+    ucx_batch *batch = take_batch(to);
     if (!batch)
         return KVFERRY_NO_MEMORY;
-    *batch = (ucx_batch){.peer = to, .end = end, .handle = handle, .next = to->out};
-    if (to->out)
-        to->out->previous = batch;
-    to->out = batch;
+    batch->end = end;
+    batch->handle = handle;
+    batch->direction = direction;
     ucx_words_begin();
-    post_copies(batch, direction, copies, count);
-    post_flush(batch);
+    if (to->connection) {
+        ucx_tcp_post(batch, copies, count);
+    } else {
+        post_copies(batch, copies, count);
+        post_flush(batch);
+    }
     ucx_words_end();
     batch->posted = true;
-    check_over(batch);
+    ucx_batch_check(batch);
     return KVFERRY_OK;
 }
 
@@ -145,8 +209,7 @@ bool ucx_batches_end(ucx_engine *engine)
             engine->ended_last = &engine->ended;
         batch->end(batch->handle, ucx_status(batch->status),
                    batch->status == UCS_OK ? NULL : batch->words);
-        batch->next = engine->spare;
-        engine->spare = batch;
+        spare_batch(engine, batch);
     }
     return any;
 }

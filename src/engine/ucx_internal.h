@@ -9,26 +9,36 @@
 #include "engine/engine.h"
 
 typedef struct ucx_segment {
+    uint64_t address, bytes;
     ucp_mem_h memory;
     ucs_memory_type_t type;
 } ucx_segment;
 
 typedef struct ucx_remote {
     struct ucx_remote *next;
-    ucp_rkey_h key;
+    ucp_rkey_h key; /* NULL: over TCP */
+    bool host;      /* the CPU there can write it */
 } ucx_remote;
 
 typedef struct ucx_engine ucx_engine;
 typedef struct ucx_peer ucx_peer;
 
-/* Over when all its requests have completed, the flush behind them among these. */
+/*
+ * Over when all its requests have completed, the flush behind them among these, or over TCP when its fence
+ * is answered.
+ */
 typedef struct ucx_batch {
-    struct ucx_batch *next; /* of the peer's batches that are out, or in the engine's ended ones */
+    struct ucx_batch *next; /* of the peer's that are out, the engine's ended or its spare ones */
     struct ucx_batch *previous;
+    ucx_engine *engine;
     ucx_peer *peer; /* NULL: its peer is closed and nobody waits for it any more */
     kvferry_engine_batch_end end;
     void *handle;
     uint64_t pending;
+    uint64_t left;       /* answers that are still to come */
+    uint32_t index;      /* in the engine's batches, for good */
+    uint32_t serial;     /* changes with each use: answers to an earlier one find nothing */
+    kvferry_direction direction;
     ucs_status_t status; /* the first that was not well */
     bool posted;         /* all that belongs to it is submitted */
     char words[192];     /* UCX's own about it */
@@ -36,11 +46,12 @@ typedef struct ucx_batch {
 
 struct ucx_peer {
     ucx_engine *engine;
-    ucp_ep_h endpoint;
+    ucp_ep_h endpoint; /* NULL: over TCP */
     ucx_remote *remotes;
     ucx_batch *out;
     bool lost;
-    bool opening; /* the connection's first flush is out */
+    bool opening; /* the connection is not up yet */
+    struct ucx_connection *connection; /* over TCP; else there is the endpoint */
 };
 
 /*
@@ -54,6 +65,12 @@ struct ucx_engine {
     ucp_address_t *address;
     int fd; /* readable when one of the workers' descriptors is */
     size_t address_size;
+    struct ucx_tcp *tcp; /* NULL: it has none */
+    bool tcp_only;
+    ucx_segment **segments; /* by address */
+    size_t segment_count, segment_capacity;
+    ucx_batch **batches; /* all that were ever made */
+    size_t batch_count, batch_capacity;
     ucx_batch *ended, **ended_last;
     ucx_batch *spare; /* kept for the next submission */
     bool device_memory;
@@ -84,5 +101,20 @@ kvferry_status ucx_submit(void *self, void *peer, kvferry_direction direction,
                           const kvferry_engine_copy *copies, size_t count,
                           kvferry_engine_batch_end end, void *handle, kvferry_report *report);
 bool ucx_batches_end(ucx_engine *engine); /* tells the ends of those that are over */
+void ucx_batches_abandon(ucx_peer *peer); /* the peer is lost: no answer comes any more */
+void ucx_batch_note(ucx_batch *batch, ucs_status_t status);
+void ucx_batch_settle(ucx_batch *batch, uint64_t answers);
+void ucx_batch_check(ucx_batch *batch); /* over, if it is */
+
+/* ucx_tcp.c: copies over connections of this library's own */
+kvferry_status ucx_tcp_open(ucx_engine *engine, const char *devices, kvferry_report *report);
+void ucx_tcp_close(ucx_engine *engine);
+const void *ucx_tcp_export(const ucx_engine *engine, size_t *size);
+kvferry_status ucx_tcp_connect(ucx_engine *engine, ucx_peer *peer, const void *data, size_t size,
+                               kvferry_report *report);
+void ucx_tcp_disconnect(ucx_peer *peer);
+bool ucx_tcp_progress(ucx_engine *engine);
+void ucx_tcp_forget(ucx_engine *engine, const ucx_segment *segment); /* it is going */
+void ucx_tcp_post(ucx_batch *batch, const kvferry_engine_copy *copies, size_t count);
 
 #endif

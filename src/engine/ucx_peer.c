@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Connections over UCX: one endpoint from here to the peer's worker; the way back is the peer's own. */
+/*
+ * Connections: one endpoint of UCX from here to the peer's worker, or where UCX has only TCP, one of this
+ * library's own. The way back is the peer's own.
+ */
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#include "engine/ucx_internal.h"
+#include "engine/ucx_tcp.h"
 
 /* UCX reads addresses and keys without their sizes: zeros behind them end what a wrong length begins. */
 enum { SLACK = 4096 };
@@ -23,7 +26,9 @@ static void *padded(const void *data, size_t size)
 static void on_error(void *data, ucp_ep_h endpoint, ucs_status_t status)
 {
     (void)endpoint, (void)status;
-    ((ucx_peer *)data)->lost = true;
+    ucx_peer *peer = data;
+    peer->lost = true;
+    ucx_batches_abandon(peer);
 }
 
 static void on_open(void *request, ucs_status_t status, void *data)
@@ -66,17 +71,36 @@ static kvferry_status open_endpoint(ucx_engine *engine, ucx_peer *peer, const vo
     return ucx_status(status);
 }
 
+/* The engine's own choice: what UCX has, else TCP. */
+static kvferry_status open_either(ucx_engine *engine, ucx_peer *peer, const unsigned char *data,
+                                  size_t size, kvferry_report *report)
+{
+    size_t tcp_size = *data ? sizeof(tcp_export) : 0;
+    if (size - 1 < tcp_size)
+        return KVFERRY_MALFORMED;
+    bool tcp = tcp_size && engine->tcp;
+    if (!engine->tcp_only || !tcp) {
+        void *address = padded(data + 1 + tcp_size, size - 1 - tcp_size);
+        if (!address)
+            return KVFERRY_NO_MEMORY;
+        kvferry_status status = open_endpoint(engine, peer, address, tcp ? NULL : report);
+        free(address);
+        if (status == KVFERRY_OK || status == KVFERRY_NO_MEMORY || !tcp)
+            return status;
+    }
+    return ucx_tcp_connect(engine, peer, data + 1, tcp_size, report);
+}
+
 kvferry_status ucx_peer_connect(void *self, const void *address, size_t size, void **peer,
                                 kvferry_report *report)
 {
+    if (size < 1)
+        return KVFERRY_MALFORMED;
     ucx_peer *made = base_alloc(1, sizeof(*made));
-    void *copy = padded(address, size);
-    kvferry_status status = KVFERRY_NO_MEMORY;
-    if (made && copy) {
-        made->engine = self;
-        status = open_endpoint(self, made, copy, report);
-    }
-    free(copy);
+    if (!made)
+        return KVFERRY_NO_MEMORY;
+    made->engine = self;
+    kvferry_status status = open_either(self, made, address, size, report);
     if (status == KVFERRY_OK)
         *peer = made;
     else
@@ -89,15 +113,18 @@ kvferry_status ucx_segment_import(void *self, void *peer, const void *data, size
 {
     (void)self;
     ucx_peer *owner = peer;
+    if (size < 1)
+        return KVFERRY_MALFORMED;
     ucx_remote *remote = base_alloc(1, sizeof(*remote));
-    void *copy = padded(data, size);
+    void *copy = padded((const unsigned char *)data + 1, size - 1);
     if (!remote || !copy) {
         free(remote);
         free(copy);
         return KVFERRY_NO_MEMORY;
     }
     ucx_words_begin();
-    ucs_status_t status = ucp_ep_rkey_unpack(owner->endpoint, copy, &remote->key);
+    ucs_status_t status =
+        owner->endpoint ? ucp_ep_rkey_unpack(owner->endpoint, copy, &remote->key) : UCS_OK;
     if (status != UCS_OK)
         ucx_report(report, "a segment's key cannot be used", status);
     ucx_words_end();
@@ -106,6 +133,7 @@ kvferry_status ucx_segment_import(void *self, void *peer, const void *data, size
         free(remote);
         return ucx_status(status);
     }
+    remote->host = *(const unsigned char *)data == 0;
     remote->next = owner->remotes;
     owner->remotes = remote;
     *remote_segment = remote;
@@ -125,10 +153,7 @@ static uint64_t now_ns(void)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-/*
- * A target of writes over TCP ends with an assertion inside UCX (1.13 and 1.22) when it has a message to
- * answer and the connection is gone. So what was begun is finished first, as long as it goes on.
- */
+/* What was begun is finished first, as long as it goes on: then nothing of it is still to land. */
 static void settle(ucx_engine *engine, const ucx_peer *peer)
 {
     uint64_t end = now_ns() + settling_ns;
@@ -139,6 +164,8 @@ static void settle(ucx_engine *engine, const ucx_peer *peer)
             end = now_ns() + settling_ns;
         }
         ucp_worker_progress(engine->worker);
+        if (engine->tcp)
+            ucx_tcp_progress(engine);
         ucp_worker_progress(engine->target); /* the peer may be closing, too, and wait for this side */
     }
 }
@@ -166,11 +193,16 @@ void ucx_peer_close(void *self, void *peer)
     ucx_peer *gone = peer;
     ucx_words_begin();
     settle(engine, gone);
-    close_endpoint(engine, gone);
+    gone->lost = true;
+    if (gone->connection)
+        ucx_tcp_disconnect(gone);
+    else
+        close_endpoint(engine, gone);
     while (gone->remotes) {
         ucx_remote *remote = gone->remotes;
         gone->remotes = remote->next;
-        ucp_rkey_destroy(remote->key);
+        if (remote->key)
+            ucp_rkey_destroy(remote->key);
         free(remote);
     }
     ucx_words_end();

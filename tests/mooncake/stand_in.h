@@ -14,6 +14,7 @@ typedef struct stand_in_faults {
     atomic_int refused_submits;  /* submissions that the full queue refuses, nothing taken */
     atomic_int halved_submits;   /* submissions that are refused in the middle, the first half taken */
     atomic_int stuck;            /* while set no task begins */
+    atomic_int held_arrivals;    /* while set a target takes no write from its socket */
     atomic_int timeouts;         /* polls of a task that answer timeout, though it goes on */
     atomic_int busy_frees;       /* frees of a batch that has ended which answer busy */
     atomic_int task_state;       /* what the next task ends with, instead of being moved */
@@ -39,7 +40,7 @@ typedef struct stand_in_range {
 } stand_in_range;
 
 enum { WAITING = 0, INVALID = 2, COMPLETED = 4, TIMEOUT = 5, FAILED = 6 };
-enum { RANGES = 64, SEGMENTS = 64, QUEUE = 2048 };
+enum { RANGES = 512, SEGMENTS = 64, QUEUE = 2048 };
 
 typedef struct stand_in_task {
     struct stand_in_task *next;

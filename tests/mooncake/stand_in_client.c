@@ -12,6 +12,13 @@
 
 enum { PIPELINE = 64 };
 
+/* Before 0.3.12 a write was complete when it had left. */
+#ifdef STAND_IN_OLD
+static const bool early = true;
+#else
+static const bool early = false;
+#endif
+
 static int connect_to(const char *name)
 {
     char host[64];
@@ -94,9 +101,13 @@ static void move_some(stand_in_segment *segment, stand_in_task *const *tasks, si
             well = send_write(segment->socket, &tasks[sent++]->request);
     for (size_t i = 0; i < count; i++) {
         char there = 1;
-        if (well && tasks[i]->request.opcode == 1)
+        bool written = tasks[i]->request.opcode == 1;
+        if (early)
+            finish(segment, tasks[i], well ? COMPLETED : FAILED);
+        if (well && written)
             well = stand_in_receive(segment->socket, &there, 1) && there;
-        finish(segment, tasks[i], well ? COMPLETED : FAILED);
+        if (!early)
+            finish(segment, tasks[i], well ? COMPLETED : FAILED);
     }
     if (!well && segment->socket >= 0) {
         pthread_mutex_lock(&segment->instance->lock);

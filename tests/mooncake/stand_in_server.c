@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 bool stand_in_send(int socket, const void *data, size_t bytes)
@@ -53,6 +54,14 @@ static bool answer_ranges(stand_in_instance *instance, int socket)
     return stand_in_send(socket, &count, sizeof(count)) && stand_in_send(socket, ranges, sizeof(ranges));
 }
 
+static bool ending(stand_in_instance *instance)
+{
+    pthread_mutex_lock(&instance->lock);
+    bool ends = instance->ending;
+    pthread_mutex_unlock(&instance->lock);
+    return ends;
+}
+
 static bool answer(stand_in_instance *instance, int socket, const stand_in_header *header)
 {
     if (header->opcode == 2)
@@ -60,6 +69,9 @@ static bool answer(stand_in_instance *instance, int socket, const stand_in_heade
     pthread_mutex_lock(&instance->lock);
     char there = stand_in_covers(instance->ranges, instance->range_count, header->address, header->bytes);
     pthread_mutex_unlock(&instance->lock);
+    const struct timespec pause = {.tv_nsec = 100000};
+    while (header->opcode == 1 && atomic_load(&stand_in.held_arrivals) && !ending(instance))
+        nanosleep(&pause, NULL);
     void *memory = (void *)(uintptr_t)header->address;
     if (header->opcode == 0)
         return stand_in_send(socket, &there, 1) && there &&

@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What has to hold for a pair of servers. Each check raises Failed, or returns what is worth a word."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
+
+import recall
+from pairs import Pair
+from rig import Failed, Result, Rig, Sample
+from server import Answer, Prompt
+
+FLIGHT = 16
+#: Tokens of DeepSeek-V4 that wander through windows and compressed states.
+LONG_ANSWER = 160
+
+
+@dataclass
+class Samples:
+    """The prompts of all checks, with what one server alone says to them."""
+
+    cold: list[Sample] = field(default_factory=list)
+    long: list[Sample] = field(default_factory=list)
+    boundary: list[Sample] = field(default_factory=list)
+    short: list[Sample] = field(default_factory=list)
+    window: list[Sample] = field(default_factory=list)
+    reuse: list[Sample] = field(default_factory=list)
+
+
+def draw(rig: Rig, seed: str, lengths: list[int], tokens: int = 8) -> list[Sample]:
+    """Prompts of these lengths, always the same for a seed."""
+    pick = random.Random(f"{seed} of {rig.pair.model.name}")
+    if not rig.pair.model.trained:
+        return [Sample(Prompt(tuple(pick.choices(range(2, 1024), k=length))), tokens) for length in lengths]
+    questions = [recall.question(pick, length) for length in lengths]
+    return [Sample(Prompt(question.prompt), recall.ANSWER_LENGTH, question.answer) for question in questions]
+
+
+async def prepare(rig: Rig) -> Samples:
+    """Has the decode server alone answer everything. What cannot be compared is left out; most of it can."""
+    model = rig.pair.model
+    pick = random.Random(model.name)
+    blocks = {int((await server.metrics())["effective_attention_block_size"]) for server in (rig.prefill, rig.decode)}
+    longest_block = max(blocks)
+
+    def lengths(count: int, shortest: int, longest: int) -> list[int]:
+        return [pick.randint(shortest, longest) for _ in range(count)]
+
+    edges = []
+    for block in sorted(blocks):
+        edge = block * -(-max(model.shortest, recall.SHORTEST) // block)
+        edges += [edge - 3, edge - 1, edge, edge + 1, edge + 2]
+    more = 1 if model.trained or rig.pair.equal else 2  # of which about half are no close calls
+    asked = Samples(
+        cold=draw(rig, "cold", lengths(model.many * more, model.shortest, model.longest)),
+        long=draw(rig, "long", lengths(model.few * more, min(longest_block * 2, model.longest - 100), model.longest)),
+        boundary=draw(rig, "boundary", edges * 2),
+        short=draw(rig, "short", [2] * 40)
+        if not model.trained
+        else [
+            Sample(Prompt((recall.BOS, token)), recall.ANSWER_LENGTH) for token in range(recall.FILLER.start, 192, 3)
+        ],
+        window=[] if model.trained else draw(rig, "window", [126, 127, 128, 129, 130, 300], LONG_ANSWER),
+        reuse=draw(rig, "reuse", lengths(FLIGHT * more, model.shortest, 400)),
+    )
+    kept = Samples(**{name: await rig.prepare(samples) for name, samples in vars(asked).items()})
+    for name, samples in vars(kept).items():
+        given = len(vars(asked)[name])
+        if model.trained and name != "short" and len(samples) < given - -(-given // 100):
+            raise Failed(
+                f"the decode server alone is right in {len(samples)} of {given} answers ({name}): expected 99 of 100"
+            )
+        if given and len(samples) < min(given, 4):
+            raise Failed(f"only {len(samples)} of {given} prompts can be compared ({name})")
+    return kept
+
+
+async def moved(rig: Rig, asked: list[Sample]) -> str:
+    """Judges the answers, and whether the decode server has the prompts' cache from the prefill server."""
+    name = "vllm:external_prefix_cache_hits_total"
+    before = (await rig.decode.metrics())[name]
+    rig.tally.judge(await rig.ask(asked))
+    tokens = (await rig.decode.metrics())[name] - before
+    prompts = sum(len(sample.prompt) for sample in asked)
+    if tokens < 0.9 * prompts:
+        raise Failed(
+            f"the decode server took {tokens:.0f} of {prompts} prompt tokens from the prefill server, and "
+            "computed the rest itself"
+        )
+    return f"{tokens:.0f} of {prompts} tokens moved"
+
+
+# --- the checks, in their order ----------------------------------------------------------------------
+
+
+async def cold(rig: Rig, samples: Samples) -> str:
+    """Requests that neither server knows."""
+    return await moved(rig, samples.cold)
+
+
+async def hits(rig: Rig, samples: Samples, keep: tuple[str, ...]) -> str:
+    """The same requests again, while the named servers still have them in their prefix caches."""
+    await rig.empty()
+    rig.tally.judge(await rig.ask(samples.long))
+    servers = {"prefill": rig.prefill, "decode": rig.decode}
+    for name, server in servers.items():
+        if name not in keep:
+            await rig.empty(server)
+    before = {name: await server.metrics() for name, server in servers.items()}
+    rig.tally.judge(await rig.ask(samples.long))
+    found = []
+    for name in keep:
+        counted = (await servers[name].metrics())["vllm:prefix_cache_hits_total"]
+        hit = counted - before[name]["vllm:prefix_cache_hits_total"]
+        # What a decode server has of a recurrent state is the last one, which no other request can use.
+        if hit == 0 and not (name == "decode" and rig.pair.model.recurrent):
+            raise Failed(f"the {name} server found nothing in its prefix cache")
+        found.append(f"{hit:.0f} tokens found at {name}")
+    return ", ".join(found)
+
+
+async def hit_on_prefill(rig: Rig, samples: Samples) -> str:
+    return await hits(rig, samples, ("prefill",))
+
+
+async def hit_on_decode(rig: Rig, samples: Samples) -> str:
+    return await hits(rig, samples, ("decode",))
+
+
+async def hit_on_both(rig: Rig, samples: Samples) -> str:
+    return await hits(rig, samples, ("prefill", "decode"))
+
+
+async def boundary(rig: Rig, samples: Samples) -> str:
+    """Prompts that end inside a block, at its end, and past it, of either side's blocks."""
+    rig.tally.judge(await rig.ask(samples.boundary))
+    return f"prompts of {', '.join(map(str, sorted({len(sample.prompt) for sample in samples.boundary})))}"
+
+
+async def short(rig: Rig, samples: Samples) -> str:
+    """Prompts of two tokens."""
+    rig.tally.judge(await rig.ask(samples.short[: rig.pair.model.few]))
+    return ""
+
+
+async def window(rig: Rig, samples: Samples) -> str:
+    """Prompts across 128 tokens, and long answers."""
+    rig.tally.judge(await rig.ask(samples.window))
+    return f"{LONG_ANSWER} tokens generated"
+
+
+async def flight(rig: Rig, samples: Samples) -> str:
+    """Many requests at once."""
+    await rig.empty()
+    rig.tally.judge(await rig.ask(samples.cold[:FLIGHT], in_flight=FLIGHT))
+    return f"{FLIGHT} in flight"
+
+
+async def other_tokens(rig: Rig, samples: Samples) -> str:
+    """The decode server gets other token ids but the last: only the cache that was moved knows the prompt."""
+    await rig.empty()
+    pick = random.Random("other tokens")
+    vocabulary = recall.FILLER if rig.pair.model.trained else range(2, 1024)
+    results = []
+    for sample in samples.long[: rig.pair.model.few]:
+        others = Prompt((*pick.choices(vocabulary, k=len(sample.prompt) - 1), sample.prompt.ids[-1]))
+        results.append(Result(sample, await rig.transfer(sample.prompt, sample.tokens, decode_prompt=others)))
+    rig.tally.judge(results)
+    # What the decode server cached now belongs to no prompt.
+    await rig.empty()
+    return ""
+
+
+async def embeddings(rig: Rig, samples: Samples) -> str:
+    """Prompts as rows of the embedding instead of token ids."""
+    return await moved(
+        rig, [replace(sample, prompt=rig.embedded(sample.prompt)) for sample in samples.long[: rig.pair.model.few]]
+    )
+
+
+async def aborts(rig: Rig, samples: Samples) -> str:
+    """Either side, or the client, gives up in the middle; then new requests get the blocks."""
+    delays = [0.0, 0.02, 0.05, 0.1, 0.2, 0.4]
+
+    async def give_up(side: str, sample: Sample, delay: float) -> Result | None:
+        prefill, decode = await rig.halves(sample.prompt, sample.tokens)
+        await asyncio.sleep(delay)
+        (prefill if side == "prefill" else decode).cancel()
+        results = await asyncio.gather(prefill, decode, return_exceptions=True)
+        answer = results[1]
+        # The decode server may have had all it needed, or has to say that it has failed. Never a wrong answer.
+        return Result(sample, answer) if isinstance(answer, Answer) else None
+
+    async def leave(sample: Sample, delay: float) -> None:
+        task = asyncio.create_task(rig.transfer(sample.prompt, sample.tokens))
+        await asyncio.sleep(delay)
+        task.cancel()
+        await asyncio.wait({task})
+
+    await rig.empty()
+    for delay in delays:
+        first, second, third, fourth = random.Random(f"abort {delay}").sample(samples.cold, 4)
+        ended = await asyncio.gather(
+            give_up("prefill", first, delay), give_up("decode", second, delay), leave(third, delay), rig.ask([fourth])
+        )
+        rig.tally.judge(ended[3])
+        for result in ended[:2]:
+            if result and not result.answer.failed and not result.sample.right(result.answer):
+                raise Failed(f"a wrong answer after an abort: {result}")
+    rig.tally.judge(await rig.ask(samples.reuse, in_flight=FLIGHT))
+    await rig.empty()
+    return f"{3 * len(delays)} aborted"
+
+
+async def restart(rig: Rig, samples: Samples) -> str:
+    """The prefill server is killed in the middle and started again, at the same addresses."""
+    running = asyncio.create_task(rig.ask(samples.long[:2]))
+    await asyncio.sleep(0.2)
+    rig.prefill.kill()
+    rig.prefill.start(sys.executable)
+    orphans = await running
+    await rig.prefill.ready()
+    for result in orphans:
+        if result.answer.status == 0 and "TimeoutError" in result.answer.error:
+            raise Failed(f"a request still waits for the killed prefill server: {result}")
+        if not result.answer.failed and not result.sample.right(result.answer):
+            raise Failed(f"a wrong answer of a killed prefill server: {result}")
+    rig.tally.judge(await rig.ask(samples.reuse))
+    await rig.empty()
+    return f"{sum(result.answer.failed for result in orphans)} of {len(orphans)} requests in flight failed"
+
+
+async def damage(rig: Rig, samples: Samples) -> str:
+    """Each part of the cache is taken away on the way: the checks above have to notice."""
+    said = []
+    try:
+        for kind in rig.pair.model.damages:
+            await rig.empty()
+            rig.damage_file.write_text(kind)
+            results = await rig.ask(samples.long)
+            wrong = sum(not result.sample.right(result.answer) for result in results)
+            if wrong <= -(-len(results) // 100):
+                raise Failed(
+                    f"{kind} was zeroed on the way, and {len(results) - wrong} of {len(results)} answers are right"
+                )
+            said.append(f"{kind}: {wrong} of {len(results)} wrong")
+    finally:
+        rig.damage_file.write_text("")
+        await rig.empty()
+    return ", ".join(said)
+
+
+async def accuracy(rig: Rig, samples: Samples) -> str:
+    """All answers together, within one of a hundred of a server alone."""
+    if not rig.tally.asked:
+        raise Failed("no answer was compared")
+    if rig.tally.wrong > -(-rig.tally.asked // 100):
+        raise Failed(f"{rig.tally.wrong} of {rig.tally.asked} answers are not those of a server alone")
+    seconds = sorted(rig.tally.first_seconds)
+    return f"{rig.tally.asked - rig.tally.wrong} of {rig.tally.asked} right" + (
+        f", {seconds[len(seconds) // 2] * 1000:.0f} ms to the first token" if seconds else ""
+    )
+
+
+async def health(rig: Rig, samples: Samples) -> str:
+    """Both servers are well, and every block is free."""
+    for server in (rig.prefill, rig.decode):
+        if not await server.healthy():
+            raise Failed(f"the {server.name} server is not well ({server.log})")
+    await rig.empty()
+    return "all blocks free"
+
+
+Check = Callable[[Rig, Samples], Awaitable[str]]
+
+
+def checks_of(pair: Pair, bootstrap: bool, damages: bool) -> dict[str, Check]:
+    """The checks that a pair has, by name."""
+    found: dict[str, Check] = {
+        "cold": cold,
+        "hit on P": hit_on_prefill,
+        "hit on D": hit_on_decode,
+        "hit on both": hit_on_both,
+        "block ends": boundary,
+        "two tokens": short,
+    }
+    if not pair.model.trained:
+        found["window"] = window
+    found["flight"] = flight
+    found["other tokens"] = other_tokens
+    if pair.model.embeddings:
+        found["embeddings"] = embeddings
+    if damages:
+        found["damage"] = damage
+    if bootstrap:
+        found |= {"aborts": aborts, "restart": restart}
+    return {**found, "accuracy": accuracy, "health": health}

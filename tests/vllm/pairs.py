@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is run: the models, the connectors, and which topologies meet."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from server import Topology
+
+HERE = Path(__file__).resolve().parent
+
+
+@dataclass(frozen=True)
+class Model:
+    name: str
+    #: Its folder under models/; or, if it is made, under the folder for what is made.
+    folder: str
+    #: Whether it was trained to answer recall.py's questions. Otherwise its weights are random.
+    trained: bool
+    #: Lengths of prompts that it was trained for, or that reach into each of its caches.
+    shortest: int
+    longest: int
+    arguments: tuple[str, ...]
+    #: What the connector's test hook can take away (README.md), each of which has to show.
+    damages: tuple[str, ...]
+    #: How many requests a check has: all, and where a few are enough. Large models are slow.
+    many: int = 40
+    few: int = 10
+    #: What it reads in its cache has some state, so that a full prefix hit is one token short.
+    recurrent: bool = False
+    embeddings: bool = False
+    #: One of these the CPU has to have.
+    cpu: tuple[str, ...] = ()
+
+    def lacks(self) -> str:
+        """Why this machine cannot run it; empty if it can."""
+        flags = set(re.search(r"^flags\s*:(.*)$", Path("/proc/cpuinfo").read_text(), flags=re.M)[1].split())
+        return "" if not self.cpu or flags & set(self.cpu) else f"the CPU has neither {' nor '.join(self.cpu)}"
+
+
+# Caches are small, so that new requests soon get the blocks of earlier ones.
+LLAMA = Model(
+    "Llama",
+    "llama-recall",
+    True,
+    100,
+    900,
+    (
+        "--max-model-len",
+        "1024",
+        "--max-num-batched-tokens",
+        "256",
+        "--num-gpu-blocks-override",
+        "160",
+        "--enable-prompt-embeds",
+    ),
+    damages=("heads",),
+    embeddings=True,
+)
+QWEN = Model(
+    "Qwen3.5",
+    "qwen35-recall",
+    True,
+    100,
+    1400,
+    (
+        "--max-model-len",
+        "1536",
+        "--max-num-batched-tokens",
+        "768",
+        "--num-gpu-blocks-override",
+        "160",
+        "--enable-prompt-embeds",
+    ),
+    damages=("conv", "ssm", "heads"),
+    recurrent=True,
+    embeddings=True,
+    cpu=("avx512_bf16", "amx_bf16"),
+)
+DEEPSEEK = Model(
+    "DeepSeek-V4",
+    "deepseek-v4",
+    False,
+    5,
+    900,
+    ("--max-model-len", "2048", "--max-num-batched-tokens", "512", "--num-gpu-blocks-override", "4000"),
+    damages=("window", "latent", "index", "compressor"),
+    many=16,
+    few=6,
+    cpu=("avx512_bf16", "amx_bf16"),
+)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two servers of a model."""
+
+    model: Model
+    prefill: Topology
+    decode: Topology
+    #: What either server has beside its topology, and what the two are called for it.
+    prefill_environment: dict[str, str] = field(default_factory=dict)
+    decode_environment: dict[str, str] = field(default_factory=dict)
+    arguments: tuple[str, ...] = ()
+    label: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.model.name} {self.prefill} to {self.decode}" + (f", {self.label}" if self.label else "")
+
+    @property
+    def equal(self) -> bool:
+        """Both compute the same numbers."""
+        return self.prefill == self.decode
+
+
+def pair(model: Model, prefill: str, decode: str, **more: Any) -> Pair:
+    return Pair(model, Topology.parse(prefill), Topology.parse(decode), **more)
+
+
+def conv(prefill: str, decode: str) -> dict[str, Any]:
+    """Which layouts of the convolution state the sides have."""
+    name = "VLLM_SSM_CONV_STATE_LAYOUT"
+    return {
+        "prefill_environment": {name: prefill},
+        "decode_environment": {name: decode},
+        "label": f"conv {prefill}" + (f" to {decode}" if prefill != decode else ""),
+    }
+
+
+#: In every run of make test-vllm.
+USUAL = [
+    pair(LLAMA, "tp2", "tp1"),
+    pair(QWEN, "pp2tp2", "tp4"),
+    pair(QWEN, "tp1", "tp2"),
+    pair(DEEPSEEK, "tp2", "tp1"),
+]
+
+#: What make test-vllm-all runs besides.
+MORE = [
+    pair(LLAMA, "tp1", "tp1"),
+    pair(LLAMA, "tp1", "tp2"),
+    pair(LLAMA, "tp2", "tp4"),
+    pair(QWEN, "tp1", "tp1"),
+    pair(QWEN, "tp2", "tp1"),
+    pair(QWEN, "tp1", "tp4"),
+    pair(QWEN, "tp4", "tp2"),
+    pair(QWEN, "pp2", "pp1"),
+    pair(QWEN, "pp1", "pp2"),
+    pair(QWEN, "tp2", "tp1", **conv("SD", "SD")),
+    pair(QWEN, "tp2", "tp1", **conv("DS", "DS")),
+    pair(QWEN, "tp1", "tp2", **conv("DS", "SD")),
+    pair(QWEN, "tp1", "tp4", arguments=("--block-size", "768"), label="blocks of 768"),
+    pair(DEEPSEEK, "tp1", "tp1"),
+    pair(DEEPSEEK, "tp1", "tp2"),
+    pair(DEEPSEEK, "tp2", "tp2"),
+    pair(DEEPSEEK, "pp2", "pp2"),
+]
+
+
+@dataclass(frozen=True)
+class Connector:
+    """A connector by what --kv-transfer-config says of it."""
+
+    name: str
+    config: dict[str, Any]
+    #: It takes vLLM's Mooncake parameters. Otherwise those that the prefill server's answer has (NIXL).
+    bootstrap: bool = True
+    roles: tuple[str, str] = ("kv_producer", "kv_consumer")
+
+    def of(self, role: int) -> dict[str, Any]:
+        return {**self.config, "kv_role": self.roles[role]}
+
+
+CONNECTORS = {
+    connector.name: connector
+    for connector in (
+        Connector("kvferry", {"kv_connector": "KvferryConnector", "kv_connector_module_path": "kvferry.vllm"}),
+        Connector(
+            "kvferry-mooncake",
+            {
+                "kv_connector": "KvferryConnector",
+                "kv_connector_module_path": "kvferry.vllm",
+                "kv_connector_extra_config": {"engine": "mooncake"},
+            },
+        ),
+        Connector(
+            "mooncake",
+            {
+                "kv_connector": "MooncakeOnCpu",
+                "kv_connector_module_path": "kvferry_vllm_mends.mooncake",
+                "kv_connector_extra_config": {"mooncake_protocol": "tcp"},
+            },
+        ),
+        Connector(
+            "nixl",
+            {"kv_connector": "NixlConnector", "kv_buffer_device": "cpu"},
+            bootstrap=False,
+            roles=("kv_both", "kv_both"),
+        ),
+    )
+}
