@@ -20,11 +20,6 @@ static json_t *worker(const char *engine_id, const char *incarnation, const kvfe
                      "dp_rank", (json_int_t)ranks->dp_rank);
 }
 
-static int add(json_t *list, json_t *item, const char *key, json_t *value)
-{
-    return json_object_set_new(item, key, value) | (list ? json_array_append_new(list, item) : 0);
-}
-
 static json_t *list_peers(const node_core *core)
 {
     json_t *list = json_array();
@@ -35,14 +30,17 @@ static json_t *list_peers(const node_core *core)
                             : source->lost ? "silent"
                             : source->welcomed ? "connected"
                                                : "connecting";
-        failed |= add(NULL, item, "role", json_string("source"));
-        failed |= add(NULL, item, "address", json_string(source->address));
-        failed |= add(list, item, "state", json_string(state));
+        failed |= json_object_set_new(item, "role", json_string("source"));
+        failed |= json_object_set_new(item, "address", json_string(source->address));
+        failed |= json_object_set_new(item, "state", json_string(state));
+        failed |= json_array_append_new(list, item);
     }
     for (core_target *target = core->targets; target; target = target->hh.next) {
         json_t *item = worker(target->engine_id, target->incarnation, &target->member.worker);
-        failed |= add(NULL, item, "role", json_string("target"));
-        failed |= add(list, item, "state", json_string(target->welcomed ? "connected" : "connecting"));
+        const char *state = target->welcomed ? "connected" : "connecting";
+        failed |= json_object_set_new(item, "role", json_string("target"));
+        failed |= json_object_set_new(item, "state", json_string(state));
+        failed |= json_array_append_new(list, item);
     }
     if (failed) {
         json_decref(list);
@@ -51,10 +49,9 @@ static json_t *list_peers(const node_core *core)
     return list;
 }
 
-static json_t *describe_offer(const node_core *core, const core_supply *offer, uint64_t now)
+static json_t *describe_offer(const core_supply *offer, uint64_t now)
 {
     uint64_t left = offer->lease_end > now ? offer->lease_end - now : 0;
-    (void)core;
     return json_pack("{s:s, s:s, s:s, s:s, s:b, s:I, s:I, s:I}", "transfer_id", offer->id, "side",
                      "prefill", "state", offer->state == CORE_SUPPLY_LIVE ? "live" : "ended", "engine_id",
                      offer->engine_id, "ready", offer->ready, "members_open", number(offer->open),
@@ -87,7 +84,7 @@ static json_t *list_transfers(const node_core *core, uint64_t now)
     int failed = 0;
     for (core_supply *offer = core->offers; offer; offer = offer->hh.next)
         if (offer->state == CORE_SUPPLY_LIVE || offer->state == CORE_SUPPLY_ENDED)
-            failed |= json_array_append_new(list, describe_offer(core, offer, now));
+            failed |= json_array_append_new(list, describe_offer(offer, now));
     for (core_request *request = core->requests; request; request = request->hh.next)
         if (!request->released)
             failed |= json_array_append_new(list, describe_request(request, now));

@@ -84,6 +84,8 @@ typedef struct rig {
     /* Whether a message is lost; NULL: none. */
     bool (*loses)(struct rig *rig, size_t from, size_t to, wire_type type);
     bool doubles;             /* every message arrives twice */
+    void (*own)(bool own);    /* told where the rig allocates, and no core; NULL: nobody asks */
+    unsigned own_depth;
     size_t sent[WIRE_TYPES];  /* messages that were delivered */
     size_t log_lines;
     char last_line[1024];
@@ -217,9 +219,23 @@ static inline void rig_free(rig *r)
 
 /* --- the post --------------------------------------------------------------------------------------------- */
 
+static inline void rig_enter(rig *r)
+{
+    if (!r->own_depth++ && r->own)
+        r->own(true);
+}
+
+static inline void rig_leave(rig *r)
+{
+    if (!--r->own_depth && r->own)
+        r->own(false);
+}
+
 static inline void rig_post(rig *r, rig_letter letter)
 {
+    rig_enter(r);
     rig_letter *made = malloc(sizeof(*made));
+    rig_leave(r);
     assert_non_null(made);
     *made = letter;
     made->next = NULL;
@@ -252,7 +268,7 @@ static inline void rig_open(rig *r, size_t from, const core_effect *effect)
     r->next_in += 2;
 }
 
-static inline void rig_send(rig *r, size_t from, const core_effect *effect)
+static inline void rig_deliver(rig *r, size_t from, const core_effect *effect)
 {
     for (size_t i = 0; i < r->link_count; i++) {
         rig_link *link = &r->links[i];
@@ -279,6 +295,13 @@ static inline void rig_send(rig *r, size_t from, const core_effect *effect)
         }
         return;
     }
+}
+
+static inline void rig_send(rig *r, size_t from, const core_effect *effect)
+{
+    rig_enter(r);
+    rig_deliver(r, from, effect);
+    rig_leave(r);
 }
 
 static inline void rig_land(rig *r, size_t from, const rig_write *write)

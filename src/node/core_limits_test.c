@@ -1,0 +1,309 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What is refused, what waits its turn, what is remembered, and what verify finds. */
+#include "node/rig_test.h"
+
+static kvferry_node_statistics counts_of(rig *r, size_t index)
+{
+    kvferry_node_statistics counts;
+    core_get_statistics(r->nodes[index].core, &counts);
+    return counts;
+}
+
+typedef struct two {
+    rig *r;
+    size_t p, d;
+} two;
+
+static two begin_with(rig *r, bool state)
+{
+    two t = {.r = r};
+    t.p = rig_engine_of(r, &(rig_shape){.engine_id = "prefill", .tps = 1, .pps = 1, .state = state});
+    t.d = rig_engine_of(r, &(rig_shape){.engine_id = "decode", .tps = 1, .pps = 1, .state = state});
+    return t;
+}
+
+static kvferry_status ask_tables(two *t, const char *id, const kvferry_block_table *tables, size_t count)
+{
+    kvferry_report_clear(t->r->report);
+    const kvferry_ask ask = {.size = sizeof(kvferry_ask), .transfer_id = id, .engine_id = "prefill",
+                             .where = t->r->nodes[t->p].address, .tokens = 8, .tables = tables,
+                             .table_count = count};
+    return core_ask(t->r->nodes[t->d].core, &ask, t->r->now, t->r->report);
+}
+
+static void bad_target_blocks_are_refused(void **state)
+{
+    (void)state;
+    two t = begin_with(rig_create(), true);
+    const struct {
+        const char *code;
+        kvferry_block_table tables[2];
+        size_t count;
+    } cases[] = {
+        {"group_unknown", {{"nothing", 0, (const uint32_t[]){1}, 1}}, 1},
+        {"group_twice", {{"attn", 0, (const uint32_t[]){1}, 1}, {"attn", 0, (const uint32_t[]){2}, 1}}, 2},
+        {"first_token_misaligned", {{"attn", 3, (const uint32_t[]){1}, 1}}, 1},
+        {"block_range", {{"attn", 0, (const uint32_t[]){1, RIG_BLOCKS}, 2}}, 1},
+        {"block_null", {{"ssm", 0, (const uint32_t[]){0}, 1}}, 1},
+        {"block_null", {{"ssm", 0, NULL, 0}}, 1},
+        {"state_blocks", {{"ssm", 0, (const uint32_t[]){1, 2}, 2}}, 1},
+        {"target_block_twice", {{"attn", 0, (const uint32_t[]){3, 4, 3}, 3}}, 1},
+        {"transfer_invalid", {{NULL, 0, (const uint32_t[]){3}, 1}}, 1},
+        {"transfer_invalid", {{"attn", 0, NULL, 1}}, 1},
+    };
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        assert_int_equal(ask_tables(&t, "t", cases[i].tables, cases[i].count), KVFERRY_REFUSED);
+        assert_true(rig_reports(t.r, cases[i].code));
+        assert_int_equal(counts_of(t.r, t.d).refused, i + 1);
+    }
+    /* What was refused owns nothing, and null blocks of a paged group are nobody's. */
+    const kvferry_block_table fine = {"attn", 0, (const uint32_t[]){3, 0, 4}, 3};
+    assert_int_equal(ask_tables(&t, "a", &fine, 1), KVFERRY_OK);
+    const kvferry_block_table also = {"attn", 0, (const uint32_t[]){0, 5}, 2};
+    assert_int_equal(ask_tables(&t, "b", &also, 1), KVFERRY_OK);
+    const kvferry_block_table owned = {"attn", 0, (const uint32_t[]){6, 4}, 2};
+    assert_int_equal(ask_tables(&t, "c", &owned, 1), KVFERRY_REFUSED);
+    assert_true(rig_reports(t.r, "block_owned"));
+    assert_int_equal(ask_tables(&t, "", &fine, 1), KVFERRY_INVALID);
+    rig_free(t.r);
+}
+
+static void bad_source_blocks_are_refused(void **state)
+{
+    (void)state;
+    two t = begin_with(rig_create(), false);
+    const uint32_t far[] = {RIG_BLOCKS};
+    const kvferry_block_table range = {"attn", 0, far, 1}, unknown = {"nothing", 0, far, 1};
+    kvferry_offer offer = {sizeof(kvferry_offer), "t", 4, &range, 1, KVFERRY_READY, NULL};
+    assert_int_equal(core_offer(t.r->nodes[t.p].core, &offer, t.r->now, t.r->report), KVFERRY_REFUSED);
+    assert_true(rig_reports(t.r, "block_range"));
+    offer.tables = &unknown;
+    assert_int_equal(core_offer(t.r->nodes[t.p].core, &offer, t.r->now, t.r->report), KVFERRY_REFUSED);
+    assert_true(rig_reports(t.r, "group_unknown"));
+    offer.transfer_id = "";
+    assert_int_equal(core_offer(t.r->nodes[t.p].core, &offer, t.r->now, t.r->report), KVFERRY_INVALID);
+    rig_free(t.r);
+}
+
+static void a_request_that_the_source_cannot_serve_is_refused_with_all_reasons(void **state)
+{
+    (void)state;
+    two t = begin_with(rig_create(), true);
+    assert_int_equal(rig_offer(t.r, t.p, "t", 5, 8, KVFERRY_READY), KVFERRY_OK);
+    assert_int_equal(rig_ask(t.r, t.d, "t", t.p, 9, 12), KVFERRY_OK); /* more tokens than there are */
+    rig_node *node = &t.r->nodes[t.d];
+    bool position = false, missing = false;
+    for (size_t i = 0; i < node->event_count; i++)
+        for (size_t k = 0; node->events[i]->kind == KVFERRY_EVENT_ENDED &&
+                           k < kvferry_report_count(node->events[i]->report); k++) {
+            const char *code = kvferry_report_get(node->events[i]->report, k)->code;
+            position |= strcmp(code, "state_position") == 0;
+            missing |= strcmp(code, "source_null") == 0;
+        }
+    assert_true(position && missing);
+    assert_int_equal(t.r->nodes[t.p].write_count, 0);
+    assert_int_equal(counts_of(t.r, t.p).refused, 1);
+    assert_true(core_idle(t.r->nodes[t.p].core) && core_idle(node->core));
+    rig_free(t.r);
+}
+
+static void transfers_are_limited(void **state)
+{
+    (void)state;
+    rig *r = rig_create();
+    r->options.max_transfers = 2;
+    two t = begin_with(r, false);
+    const char *ids[] = {"a", "b", "c"};
+    for (size_t i = 0; i < 3; i++) {
+        assert_int_equal(rig_offer(r, t.p, ids[i], 5, 8, KVFERRY_NOT_READY), i < 2 ? KVFERRY_OK : KVFERRY_REFUSED);
+        assert_int_equal(rig_ask(r, t.d, ids[i], t.p, (uint32_t)(1 + 2 * i), 8),
+                         i < 2 ? KVFERRY_OK : KVFERRY_REFUSED);
+    }
+    assert_true(rig_reports(r, "too_many_transfers"));
+    for (size_t i = 0; i < 3; i++)
+        assert_int_equal(core_expect(r->nodes[t.p].core, base_format("e%zu", i), r->now, NULL),
+                         i < 2 ? KVFERRY_OK : KVFERRY_REFUSED);
+    rig_free(r);
+}
+
+static void early_asks_are_bounded_and_the_oldest_goes(void **state)
+{
+    (void)state;
+    rig *r = rig_create();
+    two t = begin_with(r, false);
+    core_free(r->nodes[t.p].core); /* remembers less than the other asks */
+    r->options.max_transfers = 2;
+    rig_birth(r, t.p);
+    for (uint32_t i = 0; i < 3; i++)
+        assert_int_equal(rig_ask(r, t.d, base_format("t%u", i), t.p, 1 + 2 * i, 8), KVFERRY_OK);
+    rig_expect_end(r, t.d, "t0", KVFERRY_OUTCOME_FAILED, "too_many_transfers");
+    rig_expect_released(r, t.d, "t0", KVFERRY_OUTCOME_FAILED, "too_many_transfers");
+    rig_quiet(r, t.d);
+    rig_free(r);
+}
+
+static void copies_to_one_peer_wait_their_turn(void **state)
+{
+    (void)state;
+    rig *r = rig_create();
+    two t = begin_with(r, false);
+    core_free(r->nodes[t.p].core);
+    r->options.max_peer_copies = 11;
+    rig_birth(r, t.p);
+    r->nodes[t.p].hold = true;
+    const char *ids[] = {"a", "b", "c"};
+    for (uint32_t i = 0; i < 3; i++) {
+        assert_int_equal(rig_offer(r, t.p, ids[i], 5, 8, KVFERRY_READY), KVFERRY_OK);
+        assert_int_equal(rig_ask(r, t.d, ids[i], t.p, 1 + 2 * i, 8), KVFERRY_OK);
+    }
+    assert_int_equal(r->nodes[t.p].write_count, 1); /* 4 copies of up to 8 */
+    rig_wait(r, 2 * RIG_SILENCE_MS);
+    rig_quiet(r, t.d);
+    assert_int_equal(core_abort(r->nodes[t.d].core, KVFERRY_SIDE_DECODE, "b", r->now), KVFERRY_OK);
+    rig_expect_end(r, t.d, "b", KVFERRY_OUTCOME_ABORTED, "target_aborted"); /* one that waits can go */
+    rig_expect_released(r, t.d, "b", KVFERRY_OUTCOME_ABORTED, "target_aborted");
+    rig_finish(r, t.p, KVFERRY_OK);
+    rig_expect_done(r, t.d, "a");
+    assert_int_equal(r->nodes[t.p].write_count, 2);
+    rig_finish(r, t.p, KVFERRY_OK);
+    rig_expect_done(r, t.d, "c");
+    assert_int_equal(rig_offer(r, t.p, "d", 5, 40, KVFERRY_READY), KVFERRY_OK);
+    assert_int_equal(rig_ask(r, t.d, "d", t.p, 1, 40), KVFERRY_OK); /* never its turn */
+    rig_expect_end(r, t.d, "d", KVFERRY_OUTCOME_FAILED, "too_many_copies");
+    rig_free(r);
+}
+
+static void one_offer_serves_one_decode_engine(void **state)
+{
+    (void)state;
+    rig *r = rig_create();
+    two t = begin_with(r, false);
+    size_t other = rig_engine(r, "another", 1, 1);
+    assert_int_equal(rig_offer(r, t.p, "t", 5, 8, KVFERRY_NOT_READY), KVFERRY_OK);
+    assert_int_equal(rig_ask(r, t.d, "t", t.p, 1, 8), KVFERRY_OK);
+    assert_int_equal(rig_ask(r, other, "t", t.p, 1, 8), KVFERRY_OK);
+    rig_expect_end(r, other, "t", KVFERRY_OUTCOME_FAILED, "transfer_taken");
+    rig_expect_released(r, other, "t", KVFERRY_OUTCOME_FAILED, "transfer_taken");
+    assert_int_equal(core_ready(r->nodes[t.p].core, "t", r->now), KVFERRY_OK);
+    rig_expect_done(r, t.d, "t");
+    rig_expect_done(r, t.p, "t");
+    rig_free(r);
+}
+
+static void many_transfers_leave_no_more_than_is_remembered(void **state)
+{
+    (void)state;
+    rig *r = rig_create();
+    two t = begin_with(r, false);
+    for (int i = 0; i < 1000; i++) {
+        char id[16];
+        snprintf(id, sizeof(id), "t%d", i);
+        assert_int_equal(rig_offer(r, t.p, id, 5, 8, KVFERRY_READY), KVFERRY_OK);
+        assert_int_equal(rig_ask(r, t.d, id, t.p, 9, 8), KVFERRY_OK);
+        rig_expect_done(r, t.d, id);
+        rig_expect_done(r, t.p, id);
+    }
+    assert_int_equal(rig_offer(r, t.p, "t999", 5, 8, KVFERRY_READY), KVFERRY_REFUSED);
+    assert_int_equal(rig_offer(r, t.p, "t1", 5, 8, KVFERRY_READY), KVFERRY_OK); /* long forgotten */
+    assert_int_equal(counts_of(r, t.p).ended[KVFERRY_SIDE_PREFILL][KVFERRY_OUTCOME_DONE], 1000);
+    assert_int_equal(counts_of(r, t.d).bytes[KVFERRY_SIDE_DECODE],
+                     1000 * RIG_LAYERS * RIG_HEADS * RIG_CELL * 8);
+    rig_free(r);
+}
+
+/* --- verify ----------------------------------------------------------------------------------------- */
+
+static two begin_verified(void)
+{
+    rig *r = rig_create();
+    r->options.verify = true;
+    r->options.checksum = rig_checksum;
+    two t = {.r = r};
+    t.p = rig_engine(r, "prefill", 2, 1);
+    t.d = rig_engine(r, "decode", 1, 1);
+    return t;
+}
+
+static void verify_agrees(void **state)
+{
+    (void)state;
+    two t = begin_verified();
+    for (size_t i = t.p; i < t.p + 2; i++)
+        assert_int_equal(rig_offer(t.r, i, "t", 5, 8, KVFERRY_READY), KVFERRY_OK);
+    assert_int_equal(rig_ask(t.r, t.d, "t", t.p, 9, 8), KVFERRY_OK);
+    rig_expect_done(t.r, t.d, "t");
+    rig_expect_done(t.r, t.p, "t");
+    rig_expect_done(t.r, t.p + 1, "t");
+    rig_free(t.r);
+}
+
+static void what_verify_finds_fails_all(void **state)
+{
+    (void)state;
+    two t = begin_verified();
+    t.r->nodes[t.p + 1].damaged = true;
+    for (size_t i = t.p; i < t.p + 2; i++)
+        assert_int_equal(rig_offer(t.r, i, "t", 5, 8, KVFERRY_READY), KVFERRY_OK);
+    assert_int_equal(rig_ask(t.r, t.d, "t", t.p, 9, 8), KVFERRY_OK);
+    rig_expect_end(t.r, t.d, "t", KVFERRY_OUTCOME_FAILED, "checksum_differs");
+    rig_expect_released(t.r, t.d, "t", KVFERRY_OUTCOME_FAILED, "checksum_differs");
+    for (size_t i = t.p; i < t.p + 2; i++) { /* also at the source whose bytes were right */
+        rig_expect_end(t.r, i, "t", KVFERRY_OUTCOME_FAILED, "checksum_differs");
+        rig_expect_released(t.r, i, "t", KVFERRY_OUTCOME_FAILED, "checksum_differs");
+    }
+    rig_free(t.r);
+}
+
+static void verify_needs_memory_that_can_be_read(void **state)
+{
+    (void)state;
+    rig *r = rig_create();
+    size_t p = rig_engine(r, "prefill", 1, 1);
+    r->options.verify = true;
+    size_t blind = rig_engine(r, "blind", 1, 1);
+    assert_int_equal(rig_ask(r, blind, "t", p, 9, 8), KVFERRY_REFUSED);
+    assert_true(rig_reports(r, "verify_unsupported"));
+    r->options.checksum = rig_checksum;
+    size_t d = rig_engine(r, "decode", 1, 1);
+    assert_int_equal(rig_offer(r, p, "t", 5, 8, KVFERRY_READY), KVFERRY_OK);
+    assert_int_equal(rig_ask(r, d, "t", p, 9, 8), KVFERRY_OK);
+    rig_expect_end(r, d, "t", KVFERRY_OUTCOME_FAILED, "verify_unsupported");
+    rig_free(r);
+}
+
+static void the_status_is_json(void **state)
+{
+    (void)state;
+    two t = begin_with(rig_create(), false);
+    t.r->nodes[t.p].hold = true;
+    assert_int_equal(rig_offer(t.r, t.p, "t \"1\"", 5, 8, KVFERRY_READY), KVFERRY_OK);
+    assert_int_equal(rig_ask(t.r, t.d, "t \"1\"", t.p, 9, 8), KVFERRY_OK);
+    for (size_t i = t.p; i <= t.d; i++) {
+        base_text text = {0};
+        assert_int_equal(core_status(t.r->nodes[i].core, t.r->now, &text), KVFERRY_OK);
+        assert_non_null(strstr(text.data, "\"transfer_id\":\"t \\\"1\\\"\""));
+        assert_non_null(strstr(text.data, i == t.p ? "\"role\":\"target\"" : "\"role\":\"source\""));
+        assert_non_null(strstr(text.data, "\"state\":\"connected\""));
+        free(text.data);
+    }
+    rig_free(t.r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bad_target_blocks_are_refused),
+        cmocka_unit_test(bad_source_blocks_are_refused),
+        cmocka_unit_test(a_request_that_the_source_cannot_serve_is_refused_with_all_reasons),
+        cmocka_unit_test(transfers_are_limited),
+        cmocka_unit_test(early_asks_are_bounded_and_the_oldest_goes),
+        cmocka_unit_test(copies_to_one_peer_wait_their_turn),
+        cmocka_unit_test(one_offer_serves_one_decode_engine),
+        cmocka_unit_test(many_transfers_leave_no_more_than_is_remembered),
+        cmocka_unit_test(verify_agrees),
+        cmocka_unit_test(what_verify_finds_fails_all),
+        cmocka_unit_test(verify_needs_memory_that_can_be_read),
+        cmocka_unit_test(the_status_is_json),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The node's core while memory runs out: two nodes shake hands and carry a transfer, one of them ends badly, while
+ * the n-th allocation of the library fails, alone or with all that follow for a while. Whatever fails, every offer and
+ * every ask that was taken ends once and is released once, later transfers go well, and nothing leaks.
+ */
+#include "node/rig_test.h"
+
+#include "guard.h"
+
+static void ask_or_not(rig *r, const char *id, uint32_t first, bool *taken)
+{
+    rig_tables t;
+    rig_fill_tables(&t, first, 8, true);
+    const kvferry_ask ask = {.size = sizeof(kvferry_ask), .transfer_id = id, .engine_id = "prefill",
+                             .where = r->nodes[0].address, .tokens = 8, .tables = t.tables,
+                             .table_count = t.count};
+    kvferry_status status = core_ask(r->nodes[1].core, &ask, r->now, NULL);
+    *taken = status == KVFERRY_OK;
+    assert_true(*taken || status == KVFERRY_NO_MEMORY);
+}
+
+static void offer_or_not(rig *r, const char *id, uint32_t first, kvferry_readiness ready, bool *taken)
+{
+    rig_tables t;
+    rig_fill_tables(&t, first, 8, true);
+    kvferry_status status =
+        core_offer(r->nodes[0].core, &(kvferry_offer){sizeof(kvferry_offer), id, 8, t.tables, t.count, ready, NULL},
+                   r->now, NULL);
+    *taken = status == KVFERRY_OK;
+    assert_true(*taken || status == KVFERRY_NO_MEMORY);
+}
+
+/* Events of the kind about the transfer at the node. */
+static size_t count_events(const rig *r, size_t index, kvferry_event_kind kind, const char *id)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < r->nodes[index].event_count; i++)
+        count += r->nodes[index].events[i]->kind == kind &&
+                 strcmp(r->nodes[index].events[i]->transfer_id, id) == 0;
+    return count;
+}
+
+static void ended_once(const rig *r, size_t index, const char *id, bool taken)
+{
+    assert_int_equal(count_events(r, index, KVFERRY_EVENT_ENDED, id), taken);
+    assert_int_equal(count_events(r, index, KVFERRY_EVENT_RELEASED, id), taken);
+}
+
+/* The rig's own allocations do not fail. */
+static void on_own(bool own)
+{
+    if (own)
+        guard_end();
+    else
+        guard_begin();
+}
+
+static void scenario(rig *r)
+{
+    bool offered[3], asked[3];
+    r->own = on_own;
+    guard_begin();
+    offer_or_not(r, "a", 5, KVFERRY_READY, &offered[0]);
+    ask_or_not(r, "a", 9, &asked[0]);
+    rig_run(r);
+    offer_or_not(r, "b", 5, KVFERRY_NOT_READY, &offered[1]);
+    ask_or_not(r, "b", 12, &asked[1]);
+    rig_run(r);
+    core_abort(r->nodes[1].core, KVFERRY_SIDE_DECODE, "b", r->now);
+    rig_run(r);
+    base_text text = {0};
+    kvferry_status status = core_status(r->nodes[0].core, r->now, &text);
+    assert_true(status == KVFERRY_OK || status == KVFERRY_NO_MEMORY);
+    free(text.data);
+    offer_or_not(r, "c", 5, KVFERRY_READY, &offered[2]);
+    ask_or_not(r, "c", 15, &asked[2]);
+    rig_wait(r, 1200);
+    r->own = NULL;
+    guard_end();
+    rig_wait(r, RIG_LEASE_MS + RIG_TRANSFER_MS);
+    const char *ids[] = {"a", "b", "c"};
+    for (size_t i = 0; i < 3; i++) {
+        ended_once(r, 0, ids[i], offered[i]);
+        ended_once(r, 1, ids[i], asked[i]);
+    }
+    assert_true(core_idle(r->nodes[0].core) && core_idle(r->nodes[1].core));
+    /* And afterwards all is well. */
+    offer_or_not(r, "d", 5, KVFERRY_READY, &offered[0]);
+    ask_or_not(r, "d", 9, &asked[0]);
+    assert_true(offered[0] && asked[0]);
+    rig_wait(r, 2000);
+    rig_expect_done(r, 1, "d");
+    rig_expect_done(r, 0, "d");
+}
+
+static bool run(size_t fail_at, bool on)
+{
+    rig *r = rig_create();
+    r->options.log = NULL;
+    rig_shape shape = {.engine_id = "prefill", .tps = 1, .pps = 1, .state = true};
+    rig_engine_of(r, &shape);
+    shape.engine_id = "decode";
+    rig_engine_of(r, &shape);
+    guard_fail_at(fail_at, on);
+    scenario(r);
+    bool failed = guard_failed();
+    guard_fail_at(0, false);
+    rig_free(r);
+    return failed;
+}
+
+static void loop(bool on)
+{
+    size_t before = guard_live(), at = 1;
+    for (; run(at, on); at++)
+        if (guard_live() != before)
+            fail_msg("allocation %zu failed: %zu are left", at, guard_live() - before);
+    assert_true(at > 300); /* so many there are at least */
+}
+
+static void one_allocation_fails(void **state) { (void)state; loop(false); }
+static void all_allocations_fail_for_a_while(void **state) { (void)state; loop(true); }
+
+static kvferry_status create(void)
+{
+    rig *r = rig_create();
+    const kvferry_layout *layout = rig_layout(&(rig_shape){.engine_id = "e", .tps = 1, .pps = 1, .state = true});
+    core_options options = r->options;
+    options.address = "tcp://127.0.0.1:1";
+    options.incarnation = "0123456789abcdef";
+    options.log = NULL;
+    node_core *core = NULL;
+    guard_begin();
+    kvferry_status status = core_create(&options, layout, 0, &core, r->report);
+    guard_end();
+    assert_int_equal(core != NULL, status == KVFERRY_OK);
+    core_free(core);
+    kvferry_layout_free((kvferry_layout *)layout);
+    rig_free(r);
+    return status;
+}
+
+static void a_core_is_made_or_not(void **state)
+{
+    (void)state;
+    size_t before = guard_live(), at = 1;
+    for (;; at++) {
+        guard_fail_at(at, false);
+        kvferry_status status = create();
+        bool failed = guard_failed();
+        guard_fail_at(0, false);
+        assert_int_equal(guard_live(), before);
+        assert_true(status == KVFERRY_OK || (failed && status == KVFERRY_NO_MEMORY));
+        if (!failed)
+            break;
+    }
+    assert_true(at > 20);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_core_is_made_or_not),
+        cmocka_unit_test(one_allocation_fails),
+        cmocka_unit_test(all_allocations_fail_for_a_while),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
