@@ -20,7 +20,8 @@ bool links_configure(node_links *links, void *socket, const node_address *addres
     int beat = silence / 3 ? silence / 3 : 1;
     return zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &maximum, sizeof(maximum)) == 0 &&
            set_int(socket, ZMQ_IPV6, strchr(address->host, ':') != NULL) &&
-           set_int(socket, ZMQ_SNDHWM, LINKS_HWM) && set_int(socket, ZMQ_RCVHWM, LINKS_HWM) &&
+           set_int(socket, ZMQ_SNDHWM, LINKS_SEND_HWM) &&
+           set_int(socket, ZMQ_RCVHWM, LINKS_RECEIVE_HWM) &&
            set_int(socket, ZMQ_LINGER, LINKS_LINGER_MS) &&
            set_int(socket, ZMQ_HANDSHAKE_IVL, 10000) && set_int(socket, ZMQ_HEARTBEAT_IVL, beat) &&
            set_int(socket, ZMQ_HEARTBEAT_TIMEOUT, silence) && set_int(socket, ZMQ_TCP_KEEPALIVE, 1);
@@ -36,7 +37,7 @@ static kvferry_status cannot_listen(const char *place, const char *expected, kvf
 static void router_ready(node_watch *watch)
 {
     node_links *links = (node_links *)(void *)((char *)watch - offsetof(node_links, router_watch));
-    links->router_dirty = true;
+    links->router_dirty = links->woken = true;
 }
 
 static void router_monitor_ready(node_watch *watch)
@@ -137,7 +138,7 @@ void node_links_close(node_links *links)
         return;
     links_link *link, *next;
     HASH_ITER(by_id, links->by_id, link, next)
-    links_free(link);
+        links_free(link);
     if (links->router_monitor)
         zmq_socket_monitor(links->router, NULL, 0);
     close_socket(links, links->router_monitor, &links->router_monitor_watch);
@@ -307,14 +308,15 @@ void node_links_turn(node_links *links, uint64_t now)
     if (links->router_monitor_dirty)
         links_router_monitor_turn(links);
     DL_FOREACH_SAFE2(links->dirty, link, next, dirty_next)
-    links_out_turn(link, now);
+        links_out_turn(link, now);
     DL_FOREACH_SAFE2(links->probes, link, next, probe_next)
-    links_probe_turn(link, now);
-    if (links->waits && now >= links->next_try) {
+        links_probe_turn(link, now);
+    if (links->waits && (now >= links->next_try || links->woken)) {
         DL_FOREACH_SAFE2(links->waits, link, next, wait_next)
-        send_waiting(link);
+            send_waiting(link);
         links->next_try = now + LINKS_RETRY_NS;
     }
+    links->woken = false;
 }
 
 bool node_links_receive(node_links *links, core_link *link, zmq_msg_t *message)

@@ -11,7 +11,8 @@
 #include "node/watch.h"
 
 enum {
-    LINKS_HWM = 64, /* messages of a connection that ZeroMQ holds, each way */
+    LINKS_SEND_HWM = 512,   /* messages to a connection that ZeroMQ holds */
+    LINKS_RECEIVE_HWM = 64, /* and from one, whoever it is */
     LINKS_LINGER_MS = 200,
     LINKS_RETRY_NS = 5000000,    /* between tries to send what a slow peer did not take */
     LINKS_PROBE_NS = 1000000000, /* a probe without an answer tells nothing */
@@ -63,6 +64,7 @@ struct node_links {
     void *context, *router, *router_monitor, *zap;
     node_watch router_watch, router_monitor_watch, zap_watch;
     bool router_dirty, router_monitor_dirty, zap_dirty;
+    bool woken; /* a descriptor told something since the last turn: there may be room to send */
     links_link *by_id, *by_identity;
     links_link *ages, *ends, *waits, *dirty, *probes;
     size_t incoming;

@@ -24,7 +24,7 @@ static void give_up(links_link *link, const char *what)
 static void dealer_ready(node_watch *watch)
 {
     links_link *link = (links_link *)(void *)((char *)watch - offsetof(links_link, dealer_watch));
-    link->dealer_dirty = true;
+    link->dealer_dirty = link->links->woken = true;
     links_mark_dirty(link);
 }
 

@@ -74,7 +74,7 @@ void node_writes_close(node_writes *writes)
     writes_write *write, *next_write;
     node_watch_remove(writes->epoll, &writes->watch);
     HASH_ITER(hh, writes->writes, write, next_write)
-    kvferry_transfer_cancel(write->transfer);
+        kvferry_transfer_cancel(write->transfer);
     HASH_ITER(hh, writes->peers, peer, next_peer)
     {
         HASH_DEL(writes->peers, peer);
