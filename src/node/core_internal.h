@@ -324,6 +324,8 @@ struct node_core {
 
 void core_log(node_core *core, kvferry_log_level level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+/* A worker in words for a log line, in a buffer of base_format: "decode-0 tp1/4 pp0/1, incarnation ...". */
+const char *core_worker_words(const char *engine_id, const kvferry_worker *worker, const char *incarnation);
 /* A refused peer: logged once for each place and code, counted every time. */
 void core_refused(node_core *core, const char *engine_id, const char *who, const kvferry_report *reasons);
 uint64_t core_random(node_core *core);

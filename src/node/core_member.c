@@ -181,8 +181,8 @@ void core_member_settle(node_core *core, core_member *member, wire_outcome outco
             kvferry_report_clear(member->reasons);
             core_reasons_copy(member->reasons, reasons, WIRE_MAX_REASONS);
         }
-        core_log(core, KVFERRY_LOG_INFO, "transfer %s, worker %s: %s, %s", member->offer->id,
-                 member->incarnation, code, text);
+        core_log(core, KVFERRY_LOG_INFO, "transfer %s, engine %s, incarnation %s: %s, %s",
+                 member->offer->id, member->offer->engine_id, member->incarnation, code, text);
     }
     if (member->write) {
         member->pending = true;

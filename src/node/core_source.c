@@ -25,6 +25,11 @@ void core_source_free(node_core *core, core_source *source)
     free(source);
 }
 
+static const char *words_of(const core_source *source)
+{
+    return core_worker_words(source->engine_id, &source->worker, source->incarnation);
+}
+
 static void set_welcomed(node_core *core, core_source *source, bool welcomed)
 {
     core->statistics.peers += welcomed;
@@ -81,8 +86,7 @@ static void give_up(node_core *core, core_source *source)
 static void lost(node_core *core, core_source *source)
 {
     source->lost = true;
-    core_log(core, KVFERRY_LOG_WARNING, "engine %s, worker %s at %s: peer_lost, silent",
-             source->engine_id, source->incarnation, source->address);
+    core_log(core, KVFERRY_LOG_WARNING, "%s, at %s: peer_lost, silent", words_of(source), source->address);
     char text[160];
     snprintf(text, sizeof(text), "worker %s of the prefill engine says nothing", source->incarnation);
     end_requests(core, source, "peer_lost", text);
@@ -248,8 +252,8 @@ void core_source_died(node_core *core, core_source *source, bool lingers, const 
         return;
     source->dead = true;
     core_tombstone_add(core, source->incarnation, true);
-    core_log(core, KVFERRY_LOG_WARNING, "engine %s, worker %s at %s: dead, %s: %s", source->engine_id,
-             source->incarnation, source->address, code, why);
+    core_log(core, KVFERRY_LOG_WARNING, "%s, at %s: dead, %s: %s", words_of(source), source->address, code,
+             why);
     if (source->line)
         core_line_close(core, source->line);
     source->line = NULL;

@@ -19,6 +19,11 @@ core_target *core_target_speaking(core_line *line, const wire_message *message)
     return target && target->welcomed && strcmp(target->incarnation, message->sender) == 0 ? target : NULL;
 }
 
+static const char *words_of(const core_target *target)
+{
+    return core_worker_words(target->engine_id, &target->member.worker, target->incarnation);
+}
+
 static void leave_line(core_line *line)
 {
     core_target *target = line->user;
@@ -61,7 +66,7 @@ static void settle_slots(node_core *core, core_pairing *pairing, size_t slot, co
 void core_target_lost(node_core *core, core_target *target, const char *code, const char *text)
 {
     core_log(core, target->welcomed ? KVFERRY_LOG_WARNING : KVFERRY_LOG_INFO,
-             "engine %s, worker %s: %s, %s", target->engine_id, target->incarnation, code, text);
+             "%s: %s, %s", words_of(target), code, text);
     HASH_DEL(core->targets, target);
     core_pairing *pairing, *next;
     HASH_ITER(hh, core->pairings, pairing, next) {
@@ -178,8 +183,7 @@ static void welcome(node_core *core, core_target *target)
         return;
     if (!target->welcomed) {
         core->statistics.peers++;
-        core_log(core, KVFERRY_LOG_INFO, "engine %s, worker %s: welcome", target->engine_id,
-                 target->incarnation);
+        core_log(core, KVFERRY_LOG_INFO, "%s: welcome", words_of(target));
     }
     target->welcomed = true;
     if (target->line && target->knows)

@@ -16,6 +16,13 @@ void core_log(node_core *core, kvferry_log_level level, const char *format, ...)
     core->options.log(core->options.log_context, level, line);
 }
 
+const char *core_worker_words(const char *engine_id, const kvferry_worker *worker, const char *incarnation)
+{
+    const char *dp = worker->dp_size > 1 ? base_format(" dp%u/%u", worker->dp_rank, worker->dp_size) : "";
+    return base_format("%.120s tp%u/%u pp%u/%u%s, incarnation %s", engine_id, worker->tp_rank,
+                       worker->tp_size, worker->pp_rank, worker->pp_size, dp, incarnation);
+}
+
 /* Whether it is said for the first time, as far back as that is remembered. */
 static bool first_time(node_core *core, const char *who, const char *code)
 {
