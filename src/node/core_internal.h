@@ -294,6 +294,7 @@ struct node_core {
     core_roster *own; /* NULL: incomplete */
     core_sibling *siblings; /* leader: by rank */
     size_t sibling_count;
+    bool gathered; /* leader: `own` is what the siblings say */
     char *leader;
     core_line *leader_line;
     core_roster *fetching; /* a sibling: the own roster, of which documents are missing */

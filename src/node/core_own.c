@@ -40,6 +40,7 @@ static void gather(node_core *core)
     wire_roster_digest(&wire, wire.digest);
     core_roster *roster = NULL;
     if (core_roster_get(core, &wire, &roster, NULL) == KVFERRY_OK) {
+        core->gathered = true;
         bool news = roster != core->own;
         take_roster(core, roster);
         for (size_t i = 0; news && i < count; i++)
@@ -113,6 +114,7 @@ static bool note_sibling(node_core *core, core_sibling *sibling, const wire_mess
     core_document_release(core, sibling->document);
     *sibling = (core_sibling){.member = *self, .address = address, .known = true};
     sibling->member.worker = hello->worker;
+    core->gathered = false;
     sibling->document = core_document_find(core, self->digest);
     if (sibling->document)
         sibling->document->uses++;
@@ -150,7 +152,7 @@ void core_received_sibling(node_core *core, core_link link, const wire_message *
                 sibling->link = link;
                 if (!sibling->document)
                     ask_document(core, sibling);
-                else if (!same)
+                else if (!core->gathered)
                     gather(core);
                 core_send_hello(core, link, message->sender, WIRE_WELCOME, false, NULL);
             }

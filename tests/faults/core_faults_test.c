@@ -122,6 +122,49 @@ static void loop(bool on)
 static void one_allocation_fails(void **state) { (void)state; loop(false); }
 static void all_allocations_fail_for_a_while(void **state) { (void)state; loop(true); }
 
+/* Two workers come to be an engine, and a third shakes hands with it, while an allocation fails. */
+static bool gather(size_t fail_at)
+{
+    rig *r = rig_create();
+    r->options.log = NULL;
+    rig_shape shape = {.engine_id = "prefill", .tps = 2, .pps = 1};
+    rig_worker(r, &shape);
+    shape.tp = 1;
+    rig_worker(r, &shape);
+    size_t d = rig_worker(r, &(rig_shape){.engine_id = "decode", .tps = 1, .pps = 1});
+    guard_fail_at(fail_at, false);
+    r->own = on_own;
+    guard_begin();
+    kvferry_status led = core_set_leader(r->nodes[1].core, r->nodes[0].address, r->now, NULL);
+    kvferry_status begun = core_connect(r->nodes[d].core, "prefill", r->nodes[0].address, r->now, NULL);
+    rig_wait(r, 1200);
+    r->own = NULL;
+    guard_end();
+    bool failed = guard_failed();
+    guard_fail_at(0, false);
+    assert_true(led == KVFERRY_OK || led == KVFERRY_NO_MEMORY);
+    assert_true(begun == KVFERRY_OK || begun == KVFERRY_NO_MEMORY);
+    assert_int_equal(core_set_leader(r->nodes[1].core, r->nodes[0].address, r->now, NULL), KVFERRY_OK);
+    rig_wait(r, RIG_SILENCE_MS); /* what was lost is made good */
+    assert_int_equal(core_connect(r->nodes[d].core, "prefill", r->nodes[0].address, r->now, NULL), KVFERRY_OK);
+    rig_wait(r, RIG_CONNECT_MS);
+    kvferry_node_statistics counts;
+    core_get_statistics(r->nodes[d].core, &counts);
+    assert_int_equal(counts.peers, 2);
+    rig_free(r);
+    return failed;
+}
+
+static void an_engine_comes_together_all_the_same(void **state)
+{
+    (void)state;
+    size_t before = guard_live(), at = 1;
+    for (; gather(at); at++)
+        if (guard_live() != before)
+            fail_msg("allocation %zu failed: %zu are left", at, guard_live() - before);
+    assert_true(at > 300);
+}
+
 static kvferry_status create(void)
 {
     rig *r = rig_create();
@@ -162,6 +205,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_core_is_made_or_not),
+        cmocka_unit_test(an_engine_comes_together_all_the_same),
         cmocka_unit_test(one_allocation_fails),
         cmocka_unit_test(all_allocations_fail_for_a_while),
     };
