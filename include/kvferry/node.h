@@ -130,7 +130,8 @@ KVFERRY_API const char *kvferry_node_metrics(const kvferry_node *node);   /* "ht
  * digits. Belongs to the node. */
 KVFERRY_API const char *kvferry_node_incarnation(const kvferry_node *node);
 
-/* Tells a worker that is not the engine's first one where that is. KVFERRY_INVALID. */
+/* Tells a worker that is not the engine's first one where that is. KVFERRY_INVALID; KVFERRY_REFUSED: an address that
+ * this node may not talk to (address_insecure, address_key). */
 KVFERRY_API kvferry_status kvferry_node_set_leader(kvferry_node *node, const char *address,
                                                    kvferry_report *report);
 

@@ -341,8 +341,11 @@ static kvferry_status open_core(create_job *job)
                             .checksum = node_checksum,
                             .checksum_context = node};
     randombytes_buf(&options.seed, sizeof(options.seed));
-    kvferry_status status =
-        core_create(&options, node->layout, node_now(), &node->core, job->report);
+    kvferry_status status = KVFERRY_OK;
+    if (*given->leader)
+        status = node_check_address(node, given->leader, "leader", job->report);
+    if (status == KVFERRY_OK)
+        status = core_create(&options, node->layout, node_now(), &node->core, job->report);
     if (status == KVFERRY_OK && *given->leader)
         status = core_set_leader(node->core, given->leader, node_now(), job->report);
     return status;
@@ -458,6 +461,7 @@ static kvferry_status build(create_job *job)
                     "a node needs some for itself");
     if (sodium_init() < 0)
         return KVFERRY_INTERNAL;
+    node->insecure = job->options.insecure;
     randombytes_buf(random, sizeof(random));
     sodium_bin2hex(node->incarnation, sizeof(node->incarnation), random, sizeof(random));
     kvferry_status (*const steps[])(create_job *) = {read_addresses, open_engine,  open_links,

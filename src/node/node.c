@@ -68,30 +68,36 @@ const char *kvferry_node_incarnation(const kvferry_node *node)
 kvferry_status kvferry_node_set_leader(kvferry_node *node, const char *address,
                                        kvferry_report *report)
 {
-    node_address parsed;
-    if (!node || !address ||
-        !node_address_parse(address, NODE_ADDRESS_TCP, &parsed, "leader", report))
+    if (!node || !address)
         return KVFERRY_INVALID;
+    kvferry_status status = node_check_address(node, address, "leader", report);
+    if (status != KVFERRY_OK)
+        return status;
     node_enter(node);
-    kvferry_status status = core_set_leader(node->core, address, node_now(), report);
+    status = core_set_leader(node->core, address, node_now(), report);
     node_leave_and_wake(node);
     return status;
 }
 
 /* --- peers ------------------------------------------------------------------------------------ */
 
-/* Whether this node may talk to an address: what a link would find out later is told at once. */
-static kvferry_status check_address(const kvferry_node *node, const char *where,
-                                    kvferry_report *report)
+kvferry_status node_check_address(const kvferry_node *node, const char *text, const char *place,
+                                  kvferry_report *report)
 {
     node_address address;
-    if (!node_address_parse(where, NODE_ADDRESS_TCP, &address, "where", report))
+    if (!node_address_parse(text, NODE_ADDRESS_TCP, &address, place, report))
         return KVFERRY_INVALID;
     if (address.has_key != (node->allowed != NULL)) {
-        base_report_add(report, "address_key", &(base_where){.place = "where"},
+        base_report_add(report, "address_key", &(base_where){.place = place},
                         node->allowed ? "an address with a key behind it, as this node has keys"
                                       : "an address without a key, as this node has none",
-                        base_format("\"%.200s\"", where), "the two sides cannot talk");
+                        base_format("\"%.200s\"", text), "the two sides cannot talk");
+        return KVFERRY_REFUSED;
+    }
+    if (!node->allowed && !node->insecure && !node_address_is_loopback(&address)) {
+        base_report_add(report, "address_insecure", &(base_where){.place = place},
+                        "keys (key_file), a loopback address, or the option insecure",
+                        base_format("\"%.200s\"", text), "this node does not know whom it would talk to");
         return KVFERRY_REFUSED;
     }
     return KVFERRY_OK;
@@ -110,7 +116,7 @@ static kvferry_status check_where(const kvferry_node *node, const char *where,
         return node_address_parse(where, NODE_ADDRESS_HTTP, &address, "where", report)
                    ? KVFERRY_OK
                    : KVFERRY_INVALID;
-    return check_address(node, where, report);
+    return node_check_address(node, where, "where", report);
 }
 
 kvferry_status kvferry_node_connect(kvferry_node *node, const char *engine_id, const char *where,

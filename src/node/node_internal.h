@@ -66,6 +66,7 @@ struct kvferry_node {
     void **segments;
     bool *device; /* per segment: not for the CPU */
     uint32_t segment_count;
+    bool insecure;
     base_text labels; /* of kvferry_node_info */
     int wake_fd, events_fd;
     node_http *bootstrap_server, *metrics_server;
@@ -110,6 +111,11 @@ void node_wake(kvferry_node *node);
 
 /* The thread, until node->closing is set and what can still be done is done. */
 void *node_run(void *node);
+
+/* Whether this node may talk to a control address: what a link would find out later, told at once.
+ * KVFERRY_INVALID, KVFERRY_REFUSED. */
+kvferry_status node_check_address(const kvferry_node *node, const char *text, const char *place,
+                                  kvferry_report *report);
 
 /* What the core asks for to verify. */
 kvferry_status node_checksum(void *node, const kvferry_plan *plan, size_t source, size_t piece,

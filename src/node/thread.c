@@ -83,6 +83,9 @@ static void take_answer(kvferry_node *node, node_answer *answer, uint64_t now)
 {
     switch (answer->kind) {
     case NODE_ANSWER_QUERY:
+        if (answer->status == KVFERRY_OK && answer->count)
+            answer->status =
+                node_check_address(node, answer->addresses[0], answer->engine_id, answer->report);
         core_resolved(node->core, answer->id, answer->status, answer->engine_id, answer->addresses,
                       answer->count, answer->report, now);
         break;

@@ -80,11 +80,17 @@ static void test_what_is_not_found_is_told(void **state)
     worker prefill[2], decode;
     open_prefill(prefill);
     worker_open_alone(&decode, "d");
+    char far[200];
+    scratch_write("far.json",
+                  "{\"0\": {\"engine_id\": \"p\", \"worker_addr\": {\"0\": {\"0\": "
+                  "\"tcp://192.0.2.7:7\"}}}}");
+    snprintf(far, sizeof(far), "file:%s", scratch("far.json"));
     const struct {
         const char *engine_id, *where, *code;
     } cases[] = {{"q", kvferry_node_bootstrap(prefill[0].node), "engine_absent"},
                  {"p", "http://127.0.0.1:1", "discovery_failed"},
-                 {"p", "file:/nowhere/at/all", "file_failed"}};
+                 {"p", "file:/nowhere/at/all", "file_failed"},
+                 {"p", far, "address_insecure"}};
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
         MUST(kvferry_node_connect(decode.node, cases[i].engine_id, cases[i].where, report));
         kvferry_event *event = await_event(&decode, KVFERRY_EVENT_DISCONNECTED, "");

@@ -175,6 +175,8 @@ static void test_addresses_that_anybody_could_reach(void **state)
             .insecure = true);
     REFUSED(KVFERRY_INVALID, "advertise_missing", "advertise", .listen = "tcp://*:0",
             .insecure = true, .advertise = "tcp://*:7");
+    REFUSED(KVFERRY_REFUSED, "address_insecure", "leader", .leader = "tcp://192.0.2.7:7");
+    REFUSED(KVFERRY_INVALID, "address_malformed", "leader", .leader = "192.0.2.7:7");
     worker open;
     kvferry_node_options options = nodes_options("p");
     options.listen = "tcp://*:0";
@@ -183,6 +185,16 @@ static void test_addresses_that_anybody_could_reach(void **state)
     worker_open(&open, &prefill_shape, &options);
     worker decode;
     worker_open_alone(&decode, "d");
+    kvferry_report *refusal;
+    assert_int_equal(kvferry_report_create(&refusal), KVFERRY_OK);
+    assert_int_equal(kvferry_node_connect(decode.node, "p", "tcp://192.0.2.7:7", refusal),
+                     KVFERRY_REFUSED);
+    assert_string_equal(kvferry_report_get(refusal, 0)->code, "address_insecure");
+    kvferry_report_clear(refusal);
+    assert_int_equal(kvferry_node_set_leader(decode.node, "tcp://192.0.2.7:7", refusal),
+                     KVFERRY_REFUSED);
+    assert_string_equal(kvferry_report_get(refusal, 0)->code, "address_insecure");
+    kvferry_report_free(refusal);
     MUST(kvferry_node_connect(decode.node, "p", kvferry_node_address(open.node), report));
     kvferry_event *event = await_event(&decode, KVFERRY_EVENT_CONNECTED, "");
     assert_non_null(event);
