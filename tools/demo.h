@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The demo: the main job with real processes. One subject a file:
+ * The demo: the main job with real processes, a node in each. One subject a file:
  *
  *   demo.c          options and exit status                demo_worker.c   a worker process
  *   demo_run.c      the run from start to end
- *   demo_setup.c    models, topologies, pool sizes         demo_send.c     a prefill worker's sending
+ *   demo_setup.c    models, topologies, pool sizes         demo_move.c     its node
  *   demo_pool.c     block pools                            demo_fault.c    faults that --break plants
- *   demo_requests.c requests and waves
+ *   demo_requests.c requests and waves                     demo_engine.c   the engine of a faulty sender
  *   demo_fleet.c    worker processes, seen by the parent   demo_table.c    what a person reads
  *   demo_shm.c      shared memory: how much, and none left
  *   demo_channel.c  messages between parent and worker     demo_json.c     what --json prints
@@ -164,7 +164,7 @@ typedef struct demo_request {
 
     uint64_t copies, bytes;      /* of all senders */
     uint64_t begin_ns, end_ns;   /* from the first begin to the last end; 0: none yet */
-    uint64_t sent;               /* confirmations */
+    uint64_t sent;               /* workers that said its end */
     uint64_t checks;             /* decode workers that have looked at it */
     uint64_t findings;           /* streams of which it has wrong bytes */
     bool stray;                  /* in its round a byte changed that nobody may change */
@@ -202,10 +202,6 @@ bool demo_outbox_flush(demo_buffer *outbox, int fd);        /* false: the other 
 bool demo_inbox_fill(demo_buffer *inbox, int fd);           /* false: the other end is gone */
 /* The next whole message, or NULL; *malformed if the bytes are none. */
 json_t *demo_inbox_next(demo_buffer *inbox, bool *malformed);
-
-/* Bytes as text and back; both are the caller's to free(). */
-char *demo_bytes_write(const void *data, size_t size);
-void *demo_bytes_read(const char *text, size_t *size);
 
 /* A message's text, "" if it has none of that name; and its number, 0 if none. */
 const char *demo_text(const json_t *message, const char *name);

@@ -182,35 +182,6 @@ uint64_t demo_number(const json_t *message, const char *name)
     return number > 0 ? (uint64_t)number : 0;
 }
 
-/* --- bytes ----------------------------------------------------------------------------------- */
-
-static const char digits[] = "0123456789abcdef";
-
-char *demo_bytes_write(const void *data, size_t size)
-{
-    char *text = tool_alloc(2 * size + 1, 1);
-    for (size_t i = 0; i < size; i++) {
-        text[2 * i] = digits[((const unsigned char *)data)[i] >> 4];
-        text[2 * i + 1] = digits[((const unsigned char *)data)[i] & 15];
-    }
-    return text;
-}
-
-static unsigned digit_value(char digit)
-{
-    const char *at = digit ? strchr(digits, digit) : NULL;
-    return at ? (unsigned)(at - digits) : 0;
-}
-
-void *demo_bytes_read(const char *text, size_t *size)
-{
-    *size = strlen(text) / 2;
-    unsigned char *data = tool_alloc(*size + 1, 1);
-    for (size_t i = 0; i < *size; i++)
-        data[i] = (unsigned char)(digit_value(text[2 * i]) << 4 | digit_value(text[2 * i + 1]));
-    return data;
-}
-
 /* --- time ------------------------------------------------------------------------------------ */
 
 uint64_t demo_now_ns(void)

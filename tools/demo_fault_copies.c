@@ -156,8 +156,6 @@ static void misplace_copy(demo_fault fault, const block_owners *owners, kvferry_
 void demo_fault_copies(demo_fault fault, const kvferry_layout *source, const kvferry_layout *target,
                        const kvferry_request *request, demo_copies *copies)
 {
-    if (fault == DEMO_CONV_WHOLE || fault == DEMO_HALF_HEADS)
-        copies->planted += copies->count; /* the documents are wrong already */
     if (fault != DEMO_PADDED_LENGTH && fault != DEMO_ROW_STRIDE && fault != DEMO_KERNEL_BLOCK)
         return;
     block_owners owners;

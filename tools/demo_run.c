@@ -37,7 +37,7 @@ uint64_t demo_run_copies(const demo_run *run)
 
 const char *demo_run_verdict(const demo_run *run, const demo_request *request)
 {
-    size_t senders = run->sides[DEMO_PREFILL].count * run->sides[DEMO_DECODE].count;
+    size_t senders = run->sides[DEMO_PREFILL].count;
     if (request->failure)
         return "failed";
     if (request->findings)
@@ -67,7 +67,7 @@ static void hear_start(void *context, const demo_process *process, json_t *messa
     demo_run *run = context;
     json_array_set(run->documents[process->role], process->rank,
                    json_object_get(message, "document"));
-    json_array_set(run->bindings[process->role], process->rank, json_object_get(message, "binding"));
+    json_array_set(run->addresses[process->role], process->rank, json_object_get(message, "address"));
 }
 
 /* How many requests of the wave are under way. */
@@ -88,12 +88,8 @@ static uint64_t wave_sent(const demo_run *run)
     return sent;
 }
 
-static void hear_sent(void *context, const demo_process *process, json_t *message)
+static void take_sent(demo_run *run, demo_request *request, const json_t *message)
 {
-    demo_run *run = context;
-    demo_request *request = find_request(run, message);
-    if (!request || strcmp(demo_text(message, "did"), "sent") != 0)
-        return;
     uint64_t begin = demo_number(message, "begin_ns"), end = demo_number(message, "end_ns");
     if (request->sent == 0 || begin < request->begin_ns)
         request->begin_ns = begin;
@@ -103,13 +99,21 @@ static void hear_sent(void *context, const demo_process *process, json_t *messag
     request->copies += demo_number(message, "copies");
     request->bytes += demo_number(message, "bytes");
     run->planted += demo_number(message, "planted");
-    if (strcmp(demo_text(message, "status"), "ok") != 0 && !request->failure)
-        request->failure = tool_text("%s to decode %s: %s %s", process->name,
-                                     run->sides[DEMO_DECODE].names[demo_number(message, "target")],
-                                     demo_text(message, "status"), demo_text(message, "detail"));
-    size_t senders = run->sides[DEMO_PREFILL].count * run->sides[DEMO_DECODE].count;
-    demo_bar_draw(run, "moving",
-                  0.3 + 0.4 * (double)wave_sent(run) / (double)(senders * wave_size(run)));
+    demo_bar_draw(run, "moving", 0.3 + 0.4 * (double)wave_sent(run) /
+                                           (double)(run->sides[DEMO_PREFILL].count * wave_size(run)));
+}
+
+static void hear_end(void *context, const demo_process *process, json_t *message)
+{
+    demo_run *run = context;
+    demo_request *request = find_request(run, message);
+    if (!request || strcmp(demo_text(message, "did"), "end") != 0)
+        return;
+    if (process->role == DEMO_PREFILL)
+        take_sent(run, request, message);
+    if (strcmp(demo_text(message, "outcome"), "done") != 0 && !request->failure)
+        request->failure = tool_text("%s: %s: %s", process->name, demo_text(message, "outcome"),
+                                     demo_text(message, "detail"));
 }
 
 /* Workers answer in any order; their findings are kept in the order of ranks. */
@@ -164,22 +168,21 @@ static json_t *empty_array(size_t count)
     return array;
 }
 
+static json_t *introduction(const demo_run *run)
+{
+    return json_pack("{s:s, s:[O,O], s:[O,O]}", "do", "connect", "documents", run->documents[DEMO_PREFILL],
+                     run->documents[DEMO_DECODE], "leaders", json_array_get(run->addresses[DEMO_PREFILL], 0),
+                     json_array_get(run->addresses[DEMO_DECODE], 0));
+}
+
 static int introduce(demo_run *run)
 {
     demo_bar_draw(run, "starting workers", 0);
     int status = demo_fleet_wait(&run->fleet, PREFILL | DECODE, "start", hear_start, run);
     if (status != TOOL_GO_ON)
         return status;
-    json_t *targets = json_array();
-    for (size_t i = 0; i < run->sides[DEMO_DECODE].count; i++)
-        json_array_append_new(
-            targets, json_pack("{s:O, s:O}", "document", json_array_get(run->documents[DEMO_DECODE], i),
-                               "binding", json_array_get(run->bindings[DEMO_DECODE], i)));
-    for (int role = 0; role < DEMO_ROLES; role++)
-        demo_fleet_tell(&run->fleet, (demo_role)role,
-                        json_pack("{s:s, s:O, s:O}", "do", "connect", "sources",
-                                  run->documents[DEMO_PREFILL], "targets", targets));
-    json_decref(targets);
+    demo_fleet_tell(&run->fleet, DEMO_PREFILL, introduction(run));
+    demo_fleet_tell(&run->fleet, DEMO_DECODE, introduction(run));
     return demo_fleet_wait(&run->fleet, PREFILL | DECODE, "connect", NULL, NULL);
 }
 
@@ -202,19 +205,15 @@ static int move(demo_run *run)
     demo_bar_draw(run, "moving", 0.3);
     tell(run, DEMO_DECODE, "move");
     tell(run, DEMO_PREFILL, "move");
-    return demo_fleet_wait(&run->fleet, PREFILL, "move", hear_sent, run);
+    return demo_fleet_wait(&run->fleet, PREFILL | DECODE, "move", hear_end, run);
 }
 
-/* The decode side comes to rest and looks at what it got. */
+/* The decode side looks at what it got. */
 static int check(demo_run *run)
 {
     demo_bar_draw(run, "checking", 0.7);
-    tell(run, DEMO_DECODE, "rest");
-    int status = demo_fleet_wait(&run->fleet, DECODE, "rest", NULL, NULL);
-    if (status != TOOL_GO_ON)
-        return status;
     tell(run, DEMO_DECODE, "check");
-    status = demo_fleet_wait(&run->fleet, DECODE, "check", hear_check, run);
+    int status = demo_fleet_wait(&run->fleet, DECODE, "check", hear_check, run);
     if (status != TOOL_GO_ON)
         return status;
     size_t first = run->sides[DEMO_PREFILL].count; /* of the decode processes */
@@ -266,7 +265,7 @@ void demo_run_go(demo_run *run)
 {
     for (int role = 0; role < DEMO_ROLES; role++) {
         run->documents[role] = empty_array(run->sides[role].count);
-        run->bindings[role] = empty_array(run->sides[role].count);
+        run->addresses[role] = empty_array(run->sides[role].count);
     }
     run->findings = json_array();
     run->checks = empty_array(run->sides[DEMO_DECODE].count);
@@ -285,7 +284,7 @@ void demo_run_free(demo_run *run)
 {
     for (int role = 0; role < DEMO_ROLES; role++) {
         json_decref(run->documents[role]);
-        json_decref(run->bindings[role]);
+        json_decref(run->addresses[role]);
         tool_side_free(&run->sides[role]);
     }
     json_decref(run->findings);

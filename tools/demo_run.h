@@ -10,7 +10,7 @@ typedef struct demo_run {
     tool_side sides[DEMO_ROLES];
     demo_schedule schedule;
     demo_fleet fleet;
-    json_t *documents[DEMO_ROLES], *bindings[DEMO_ROLES]; /* arrays in the order of ranks */
+    json_t *documents[DEMO_ROLES], *addresses[DEMO_ROLES]; /* arrays in the order of ranks */
 
     uint32_t wave;     /* that is under way; schedule.waves: behind the last one */
     json_t *findings;  /* what the decode workers found, with "worker" and "round" */
