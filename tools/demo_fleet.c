@@ -17,7 +17,7 @@
 
 #define SECOND UINT64_C(1000000000)
 #define END_GRACE (2 * SECOND)    /* for a worker to end by itself */
-#define ORPHAN_SECONDS 3
+#define ORPHAN_SECONDS 5 /* its node alone may take two to close */
 #define CAUSE_GRACE (SECOND / 4) /* for the death that others complain of to show */
 
 const char *demo_role_name(demo_role role)
