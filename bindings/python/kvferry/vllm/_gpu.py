@@ -114,7 +114,7 @@ def _torch(capability: tuple[int, int], memory: int, units: int) -> None:
         setattr(torch.cuda, name, lambda *_, value=value, **__: value)
     for name in ("Stream", "Event", "ExternalStream"):
         setattr(torch.cuda, name, _Nothing)
-    torch.cuda.current_stream = lambda *_: _Nothing()  # type: ignore[assignment,return-value]
+    torch.cuda.current_stream = lambda *_: _Nothing()
     found = torch._ops._OpNamespace.__getattr__
 
     def operator(self: Any, name: str) -> Any:
@@ -129,7 +129,7 @@ def _torch(capability: tuple[int, int], memory: int, units: int) -> None:
                 raise
             return lambda *_, **__: False
 
-    torch._ops._OpNamespace.__getattr__ = operator  # type: ignore[method-assign]
+    torch._ops._OpNamespace.__getattr__ = operator
 
 
 def _triton(capability: tuple[int, int], units: int) -> None:
