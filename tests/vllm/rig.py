@@ -22,7 +22,7 @@ IN_FLIGHT = 4
 #: A random model's first token counts where the next best one is clearly behind. (Logarithms.)
 CLEAR_MARGIN = 0.5
 #: P gives up a finished request that no one asks for. Long enough for a busy machine, short enough to wait for.
-GIVE_UP_SECONDS = 60
+GIVE_UP_SECONDS = 30
 
 
 class Failed(Exception):
