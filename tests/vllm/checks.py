@@ -41,7 +41,7 @@ def draw(rig: Rig, seed: str, lengths: list[int], tokens: int = 8) -> list[Sampl
 
 
 async def prepare(rig: Rig) -> Samples:
-    """Has the decode server alone answer everything. What cannot be compared is left out; most of it can."""
+    """Has one server alone answer everything. What cannot be compared is left out; most of it can."""
     model = rig.pair.model
     pick = random.Random(model.name)
     blocks = {int((await server.metrics())["effective_attention_block_size"]) for server in (rig.prefill, rig.decode)}
@@ -64,16 +64,14 @@ async def prepare(rig: Rig) -> Samples:
         else [
             Sample(Prompt((recall.BOS, token)), recall.ANSWER_LENGTH) for token in range(recall.FILLER.start, 192, 3)
         ],
-        window=[] if model.trained else draw(rig, "window", [126, 127, 128, 129, 130, 300], LONG_ANSWER),
+        window=[] if model.trained else draw(rig, "window", [126, 127, 128, 129, 130, 300] * more, LONG_ANSWER),
         reuse=draw(rig, "reuse", lengths(FLIGHT * more, model.shortest, 400)),
     )
     kept = Samples(**{name: await rig.prepare(samples) for name, samples in vars(asked).items()})
     for name, samples in vars(kept).items():
         given = len(vars(asked)[name])
         if model.trained and name != "short" and len(samples) < given - -(-given // 100):
-            raise Failed(
-                f"the decode server alone is right in {len(samples)} of {given} answers ({name}): expected 99 of 100"
-            )
+            raise Failed(f"a server alone is right in {len(samples)} of {given} answers ({name}): expected 99 of 100")
         if given and len(samples) < min(given, 4):
             raise Failed(f"only {len(samples)} of {given} prompts can be compared ({name})")
     return kept
@@ -218,11 +216,15 @@ async def aborts(rig: Rig, samples: Samples) -> str:
 
 async def restart(rig: Rig, samples: Samples) -> str:
     """The prefill server is killed in the middle and started again, at the same addresses."""
-    running = asyncio.create_task(rig.ask(samples.long[:2]))
-    await asyncio.sleep(0.2)
+    # One through the proxy, which ends both halves when one fails; one whose decode server has to find out itself.
+    lost, alone = samples.long[:2]
+    by_proxy = asyncio.create_task(rig.transfer(lost.prompt, lost.tokens))
+    prefill, decode = await rig.halves(alone.prompt, alone.tokens)
+    await asyncio.sleep(0.1)
     rig.prefill.kill()
     rig.prefill.start(sys.executable)
-    orphans = await running
+    orphans = [Result(lost, await by_proxy), Result(alone, await decode)]
+    await prefill
     await rig.prefill.ready()
     for result in orphans:
         if result.answer.status == 0 and "TimeoutError" in result.answer.error:

@@ -35,8 +35,11 @@ def printed():
     found = {}
     for environment in {json.dumps(case[2]) for case in CASES}:
         cases = [index for index, case in enumerate(CASES) if json.dumps(case[2]) == environment]
-        arguments = [[*served(CASES[index][0], CASES[index][1]), *CASES[index][4]] for index in cases]
-        output = run("many", json.dumps(arguments), **json.loads(environment), PYTHONPATH=HERE)
+        jobs = [
+            {"arguments": [*served(CASES[index][0], CASES[index][1]), *CASES[index][4]], "environment": {}}
+            for index in cases
+        ]
+        output = run("many", json.dumps(jobs), **json.loads(environment), PYTHONPATH=HERE)
         found.update(zip(cases, output.split("--\n"), strict=False))
     return found
 

@@ -19,6 +19,8 @@ from typing import Any
 
 from kvferry.layout import Worker
 from kvferry.vllm import layout as vllm_layout
+from kvferry.vllm._gpu import GPUS, stand_in
+from kvferry.vllm._gpu import STUBS as GPU_STUBS
 
 #: What is not the running server's.
 STUBS = (
@@ -33,6 +35,13 @@ STUBS = (
 DEFAULT_MEMORY = 16 << 30
 
 
+class _Ranks:
+    """Where vLLM asks a group of torch's."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank, self.size = (lambda: rank), (lambda: size)
+
+
 class _Group:
     """A rank of a group that cannot communicate: vLLM asks for its sizes while it makes modules."""
 
@@ -44,7 +53,8 @@ class _Group:
         self.is_first_rank, self.is_last_rank = rank == 0, rank == size - 1
         self.first_rank, self.last_rank = 0, size - 1
         self.unique_name = "kvferry:0"
-        self.device_group = self.cpu_group = self.device_communicator = self.mq_broadcaster = None
+        self.device_communicator = self.mq_broadcaster = None
+        self.device_group = self.cpu_group = _Ranks(rank, size)
         self.use_custom_op_call = False
 
     def __getattr__(self, name: str) -> Any:
@@ -87,6 +97,22 @@ class _Stage:
     orders: list[str]
 
 
+def _on_meta() -> Any:
+    """Every tensor on the meta device, those that are asked for on a GPU too."""
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    class OnMeta(TorchFunctionMode):  # type: ignore[misc]
+        def __torch_function__(self, func: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
+            kwargs = dict(kwargs or {})
+            device = kwargs.get("device")
+            if device is not None and (isinstance(device, int) or torch.device(device).type == "cuda"):
+                kwargs["device"] = "meta"
+            return func(*args, **kwargs)
+
+    return OnMeta()
+
+
 def _make_modules(config: Any, worker: Worker) -> None:
     """The model's modules of this stage, and on the last one the draft model's."""
     import torch
@@ -95,7 +121,7 @@ def _make_modules(config: Any, worker: Worker) -> None:
     from vllm.utils.torch_utils import set_default_torch_dtype
 
     context = config.compilation_config.static_forward_context
-    with set_default_torch_dtype(config.model_config.dtype), torch.device("meta"):
+    with set_default_torch_dtype(config.model_config.dtype), torch.device("meta"), _on_meta():
         initialize_model(vllm_config=config)
         speculative = config.speculative_config
         if speculative is None or speculative.draft_model_config is None or worker.pp_rank != worker.pp_size - 1:
@@ -197,6 +223,13 @@ running the installed vLLM's own cache code without weights and without a GPU. S
 """
 
 
+def _asked_gpu(arguments: Sequence[str]) -> str:
+    """--gpu's value: it is needed before vLLM's own options can be known."""
+    early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    early.add_argument("--gpu", default="")
+    return str(early.parse_known_args(list(arguments))[0].gpu)
+
+
 def _parser() -> Any:
     from vllm.engine.arg_utils import EngineArgs
     from vllm.utils.argparse_utils import FlexibleArgumentParser
@@ -208,6 +241,7 @@ def _parser() -> Any:
     )
     own = parser.add_argument_group("kvferry")
     own.add_argument("--layout-dir", help="write a file for each worker there and print the files' names")
+    own.add_argument("--gpu", choices=list(GPUS), help="as a server on such a GPU, where there is none")
     own.add_argument("--engine-id", default="", help="the documents' engine_id; default: the model's name")
     return EngineArgs.add_cli_args(parser)
 
@@ -215,7 +249,10 @@ def _parser() -> Any:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command. Status 0: all printed; 1: refused, with every reason on stderr; 2: wrong use."""
     os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
+    gpu = _asked_gpu(sys.argv[1:] if arguments is None else arguments)
     try:
+        if gpu in GPUS:
+            stand_in(gpu)
         from vllm.engine.arg_utils import EngineArgs
     except ImportError as error:
         print(f"kvferry.vllm.layout: vLLM is needed and cannot be imported: {error}", file=sys.stderr)
@@ -225,7 +262,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = _parser().parse_args(arguments)
     given.skip_tokenizer_init = True
     engine_args = EngineArgs.from_cli_args(given)
-    for stub in STUBS:
+    for stub in STUBS + (GPU_STUBS if given.gpu else ()):
         print(f"kvferry.vllm.layout: stubbed: {stub}", file=sys.stderr)
     engine_id = given.engine_id or os.path.basename(os.path.normpath(engine_args.model))
     try:
@@ -234,7 +271,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for reason in refused.reasons:
             print(f"kvferry.vllm.layout: {reason}", file=sys.stderr)
         return 1
-    except (AssertionError, NotImplementedError, RuntimeError, ValueError) as error:
+    except (AssertionError, ImportError, NotImplementedError, RuntimeError, ValueError) as error:
         # vLLM's ways to say that it does not start so.
         traceback.print_exc()
         print(f"kvferry.vllm.layout: vLLM refuses: {error}", file=sys.stderr)
