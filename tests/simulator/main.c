@@ -6,19 +6,21 @@
 #include "simulator.h"
 
 static const char usage[] =
-    "usage: simulate [--seed N] [--runs N] [--steps I,J,...] [--clear] [--fault NAME] [--trace] [--log]\n"
+    "usage: simulate [--seed N] [--runs N] [--steps I,J,...] [--clear] [--fault NAME]\n"
+    "                [--must-fail] [--trace] [--log]\n"
     "  --seed N       the first seed (1)\n"
     "  --runs N       how many seeds, one after another (1)\n"
     "  --steps I,J    only these steps of the schedule\n"
     "  --clear        no loss and no delay of messages\n"
     "  --fault NAME   behave as a core that is wrong\n"
+    "  --must-fail    one schedule has to fail: 0 then, else 1\n"
     "  --trace        every happening, one a line\n"
     "  --log          the cores' log lines in the trace\n";
 
 typedef struct arguments {
     uint64_t seed, runs;
     const char *steps;
-    bool clear;
+    bool clear, must_fail;
     sim_options options;
 } arguments;
 
@@ -41,6 +43,8 @@ static bool read_arguments(int count, char **values, arguments *read)
             read->options.log = true;
         else if (strcmp(option, "--clear") == 0)
             read->clear = true;
+        else if (strcmp(option, "--must-fail") == 0)
+            read->must_fail = true;
         else if (++i == count)
             return false;
         else if (strcmp(option, "--seed") == 0)
@@ -124,8 +128,11 @@ int main(int count, char **values)
         fputs(usage, stderr);
         return 2;
     }
-    for (uint64_t i = 0; i < wanted.runs && failures < 5; i++)
+    uint64_t enough = wanted.must_fail ? 1 : 5;
+    for (uint64_t i = 0; i < wanted.runs && failures < enough; i++)
         failures += !run_one(&wanted, wanted.seed + i, &totals);
+    if (wanted.must_fail)
+        return failures == 0;
     bool reached = wanted.runs > 0 && reached_all(&totals);
     if (wanted.runs >= 500 && !reached && failures == 0)
         printf("something above never happened\n");

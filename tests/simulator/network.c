@@ -64,7 +64,7 @@ void sim_link_open(sim_world *world, sim_worker *worker, core_link link, const c
     world->connections[world->connection_count] =
         (sim_connection){.opener = worker->slot, .opener_incarnation = worker->incarnation,
                          .opener_link = link, .acceptor = slot, .open = true,
-                         .silent = !world->calm && sim_one_in(&world->dice, 3)};
+                         .silent = !world->calm && sim_one_in(&world->dice, 2)};
     sim_schedule_event(world, world->now + sim_flight(world),
                        (sim_event){.kind = SIM_ON_CONNECT, .slot = worker->slot,
                                    .incarnation = worker->incarnation, .a = world->connection_count++});

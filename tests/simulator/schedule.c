@@ -73,7 +73,7 @@ static void generate_setup(sim_setup *setup, sim_dice *dice)
     setup->shape.heads = (uint32_t)sim_between(dice, 1, 4);
     setup->shape.channels = (uint32_t)sim_between(dice, 2, 6);
     setup->shape.window = (uint32_t)sim_between(dice, 3, 12);
-    static const uint64_t copy_times[] = {50 * SIM_US, SIM_MS, 5 * SIM_MS, 20 * SIM_MS, 60 * SIM_MS};
+    static const uint64_t copy_times[] = {50 * SIM_US, SIM_MS, 5 * SIM_MS, 20 * SIM_MS, 100 * SIM_MS};
     setup->copy_time = copy_times[sim_below(dice, 5)];
     setup->max_peer_copies = sim_one_in(dice, 4) ? (uint32_t)sim_between(dice, 1500, 3000) : 1u << 20;
 }
@@ -108,6 +108,10 @@ static void generate_weather(const sim_setup *setup, sim_weather *weather, sim_d
     weather->loss = setup->calm ? (uint32_t)sim_below(dice, 5) : (uint32_t)sim_below(dice, 40);
     weather->twice = (uint32_t)sim_below(dice, 40);
     weather->late = (uint32_t)sim_below(dice, 20);
+    if (!setup->calm && sim_one_in(dice, 3)) { /* all in disorder */
+        weather->twice = 50;
+        weather->late = 50;
+    }
     weather->lateness = setup->calm ? 200 * SIM_MS : sim_between(dice, 100, 4000) * SIM_MS;
 }
 
@@ -177,13 +181,13 @@ static void add_fault_of_workers(sim_schedule *schedule, sim_dice *dice, sim_ste
     step->amount = sim_one_in(dice, 3) ? sim_between(dice, 1, 100) * SIM_MS
                                        : sim_between(dice, 100, 8000) * SIM_MS;
     if (kind == SIM_KILL)
-        step->b = sim_one_in(dice, 4);
+        step->b = sim_one_in(dice, 3);
     if (kind == SIM_CLOSE)
         step->b = sim_one_in(dice, 2);
     if (kind == SIM_CONNECT)
         step->b = (uint32_t)sim_below(dice, setup->prefill_count);
     if ((kind == SIM_KILL || kind == SIM_CLOSE) && !sim_one_in(dice, 3))
-        add_step(schedule, SIM_RESTART, at + sim_between(dice, 1, sim_one_in(dice, 2) ? 100 : 1500) * SIM_MS,
+        add_step(schedule, SIM_RESTART, at + sim_between(dice, 1, sim_one_in(dice, 3) ? 1500 : 100) * SIM_MS,
                  slot, 0, dice);
 }
 

@@ -34,7 +34,7 @@ static uint64_t most_tokens(const sim_setup *setup, const sim_request *request)
 static void offer(sim_world *world, const sim_request *request, uint32_t index, sim_dice *dice)
 {
     const sim_setup *setup = world->setup;
-    bool calm = setup->calm, late = sim_one_in(dice, 5), not_ready = sim_one_in(dice, 4);
+    bool calm = setup->calm, late = sim_one_in(dice, 4), not_ready = sim_one_in(dice, 4);
     bool never_ready = !calm && sim_one_in(dice, 30), expect = sim_one_in(dice, 6);
     uint64_t lateness = late ? sim_below(dice, calm ? setup->times.early / 4 : 2 * setup->times.early) : 0;
     uint32_t first = sim_first_slot(setup, request->source);

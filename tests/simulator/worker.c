@@ -16,6 +16,13 @@ sim_worker *sim_worker_of(sim_world *world, const sim_event *event)
     return worker->core && worker->incarnation == event->incarnation ? worker : NULL;
 }
 
+void sim_incarnation_name(const sim_world *world, uint32_t slot, uint32_t incarnation,
+                          char name[WIRE_INCARNATION_TEXT])
+{
+    snprintf(name, WIRE_INCARNATION_TEXT, "%08" PRIx32 "%04" PRIx16 "%04" PRIx16,
+             (uint32_t)sim_mix(world->schedule->seed), (uint16_t)slot, (uint16_t)incarnation);
+}
+
 /* --- starting ---------------------------------------------------------------------------------- */
 
 /* What a person must look at may only be said where a schedule has made it so. */
@@ -101,8 +108,7 @@ void sim_worker_start(sim_world *world, uint32_t slot)
     memset(worker->ended, 0, sizeof worker->ended);
     for (uint32_t i = 0; i < 2; i++)
         memset(worker->segments[i], 0xee, worker->cache.segment_bytes[i]);
-    snprintf(worker->name, sizeof worker->name, "%08" PRIx32 "%04" PRIx32 "%04" PRIx32,
-             (uint32_t)sim_mix(world->schedule->seed), slot, worker->incarnation);
+    sim_incarnation_name(world, slot, worker->incarnation, worker->name);
     uint32_t binding[2] = {slot, worker->incarnation};
     core_options options = options_of(world, worker, binding);
     sim_trace(world, "w%u starts, incarnation %u", slot, worker->incarnation);

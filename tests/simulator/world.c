@@ -114,6 +114,17 @@ bool sim_cut_off(const sim_world *world, uint32_t a, uint32_t b)
 
 /* --- what happens -------------------------------------------------------------------------------------- */
 
+/* The operator's word, about every process that was there: a peer may know an older one than the last. */
+static void declare_dead(sim_world *world, sim_worker *worker, const sim_worker *dead)
+{
+    char name[WIRE_INCARNATION_TEXT];
+    for (uint32_t i = 1; i <= dead->incarnation; i++) {
+        sim_incarnation_name(world, dead->slot, i, name);
+        core_declare_dead(worker->core, name, sim_clock(world, worker), NULL);
+        sim_worker_after(world, worker);
+    }
+}
+
 /* From here on nothing is done to the world any more, and whatever was wrong with it is mended. */
 static void calm_down(sim_world *world)
 {
@@ -124,10 +135,8 @@ static void calm_down(sim_world *world)
         if (!worker->core || worker->leaving)
             continue;
         for (uint32_t dead = 0; dead < world->worker_count; dead++)
-            if (!world->workers[dead].core && world->workers[dead].host_down) {
-                core_declare_dead(worker->core, world->workers[dead].name, sim_clock(world, worker), NULL);
-                sim_worker_after(world, worker);
-            }
+            if (!world->workers[dead].core && world->workers[dead].host_down)
+                declare_dead(world, worker, &world->workers[dead]);
     }
 }
 

@@ -237,6 +237,8 @@ bool sim_cut_off(const sim_world *world, uint32_t a, uint32_t b);
 
 /* worker.c: the process, and what goes in and out of its core */
 uint64_t sim_clock(const sim_world *world, const sim_worker *worker);
+void sim_incarnation_name(const sim_world *world, uint32_t slot, uint32_t incarnation,
+                          char name[WIRE_INCARNATION_TEXT]);
 void sim_worker_start(sim_world *world, uint32_t slot);
 void sim_worker_kill(sim_world *world, uint32_t slot, bool host_down);
 void sim_worker_free(sim_world *world, sim_worker *worker);
