@@ -13,11 +13,13 @@
 typedef struct broken_segment {
     uint64_t base;
     uint32_t index;
+    struct broken_segment *next; /* of a peer's */
 } broken_segment;
 
 typedef struct broken_peer {
     kvferry_peer *inner;
     uint32_t rank;
+    broken_segment *segments; /* that were imported: they end with the peer */
 } broken_peer;
 
 typedef struct broken_batch {
@@ -113,10 +115,10 @@ static kvferry_status broken_arm(void *self)
 
 /* --- segments and peers ---------------------------------------------------------------------- */
 
-static void *new_segment(uint64_t base, uint32_t index)
+static broken_segment *new_segment(uint64_t base, uint32_t index)
 {
     broken_segment *segment = tool_alloc(1, sizeof *segment);
-    *segment = (broken_segment){base, index};
+    *segment = (broken_segment){.base = base, .index = index};
     return segment;
 }
 
@@ -206,13 +208,16 @@ static kvferry_status broken_import(void *self, void *peer, const void *data, si
                                     void **remote_segment, kvferry_report *report)
 {
     (void)self;
-    (void)peer;
     (void)report;
-    broken_segment segment;
-    if (size != sizeof segment)
+    broken_peer *of = peer;
+    broken_segment sent, *segment;
+    if (size != sizeof sent)
         return KVFERRY_MALFORMED;
-    memcpy(&segment, data, sizeof segment);
-    *remote_segment = new_segment(segment.base, segment.index);
+    memcpy(&sent, data, sizeof sent);
+    segment = new_segment(sent.base, sent.index);
+    segment->next = of->segments;
+    of->segments = segment;
+    *remote_segment = segment;
     return KVFERRY_OK;
 }
 
@@ -267,6 +272,11 @@ static void broken_peer_close(void *self, void *peer)
     pthread_mutex_unlock(&broken.lock);
     if (held)
         tell_sent();
+    while (closed->segments) {
+        broken_segment *segment = closed->segments;
+        closed->segments = segment->next;
+        free(segment);
+    }
     free(closed);
 }
 
