@@ -74,6 +74,7 @@ struct ucx_engine {
     ucx_batch *ended, **ended_last;
     ucx_batch *spare; /* kept for the next submission */
     bool device_memory;
+    uint64_t silent_ns; /* when a close last ended its wait for a peer that gave no sign */
 };
 
 /* ucx_settings.c: a configuration that the caller releases. */

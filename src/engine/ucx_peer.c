@@ -15,6 +15,9 @@ enum { SLACK = 4096 };
 /* How long a close waits for a peer's next sign of life, and for what UCX does without it. */
 static const uint64_t settling_ns = 1000000000, closing_ns = 5000000000;
 
+/* Peers that are closed so soon after one another were waited for together: all were moved on meanwhile. */
+static const uint64_t together_ns = 50000000;
+
 static void *padded(const void *data, size_t size)
 {
     unsigned char *copy = size < SIZE_MAX - SLACK ? base_alloc(size + SLACK, 1) : NULL;
@@ -156,7 +159,8 @@ static uint64_t now_ns(void)
 /* What was begun is finished first, as long as it goes on: then nothing of it is still to land. */
 static void settle(ucx_engine *engine, const ucx_peer *peer)
 {
-    uint64_t end = now_ns() + settling_ns;
+    bool waited = engine->silent_ns && now_ns() - engine->silent_ns < together_ns;
+    uint64_t end = now_ns() + (waited ? 0 : settling_ns);
     ucx_batch **last = engine->ended_last;
     while ((peer->opening || peer->out) && !peer->lost && now_ns() < end) {
         if (last != engine->ended_last) {
@@ -168,6 +172,8 @@ static void settle(ucx_engine *engine, const ucx_peer *peer)
             ucx_tcp_progress(engine);
         ucp_worker_progress(engine->target); /* the peer may be closing, too, and wait for this side */
     }
+    if ((peer->opening || peer->out) && !peer->lost)
+        engine->silent_ns = now_ns();
 }
 
 /* Closes by force, and lets UCX complete what was out. */
