@@ -105,7 +105,7 @@ async def run_comparison(pair: Pair, connector: Connector, folder: Path, made: P
 def variables() -> dict[str, str]:
     """Where the servers find the source tree's kvferry and its library, unless the caller says so."""
     root = HERE.parents[1]
-    path = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(root / "bindings" / "python"))))
+    path = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(root / "bindings" / "python"), str(HERE))))
     return {
         "PYTHONPATH": path,
         "KVFERRY_LIBRARY": os.environ.get("KVFERRY_LIBRARY", str(root / "build" / "libkvferry.so")),

@@ -169,15 +169,25 @@ class Connector:
     #: It takes vLLM's Mooncake parameters. Otherwise those that the prefill server's answer has (NIXL).
     bootstrap: bool = True
     roles: tuple[str, str] = ("kv_producer", "kv_consumer")
+    #: What differs on the decode server.
+    decode: dict[str, Any] = field(default_factory=dict)
 
     def of(self, role: int) -> dict[str, Any]:
-        return {**self.config, "kv_role": self.roles[role]}
+        return {**self.config, **(self.decode if role == 1 else {}), "kv_role": self.roles[role]}
+
+
+#: kvferry's with the hook that takes caches away.
+DAMAGING = {"kv_connector": "DamagingConnector", "kv_connector_module_path": "damage"}
 
 
 CONNECTORS = {
     connector.name: connector
     for connector in (
-        Connector("kvferry", {"kv_connector": "KvferryConnector", "kv_connector_module_path": "kvferry.vllm"}),
+        Connector(
+            "kvferry",
+            {"kv_connector": "KvferryConnector", "kv_connector_module_path": "kvferry.vllm"},
+            decode=DAMAGING,
+        ),
         Connector(
             "kvferry-mooncake",
             {
@@ -185,6 +195,7 @@ CONNECTORS = {
                 "kv_connector_module_path": "kvferry.vllm",
                 "kv_connector_extra_config": {"engine": "mooncake"},
             },
+            decode=DAMAGING,
         ),
         Connector(
             "mooncake",

@@ -51,7 +51,9 @@ def test_prompt_logprobs_are_computed_whole(hybrid):
 
 
 @pytest.mark.parametrize("embeds", [False, True])
-@pytest.mark.parametrize(("tokens", "computed", "wanted"), [(33, 0, 32), (33, 16, 16), (2, 0, 1), (33, 32, 0), (1, 0, 0)])
+@pytest.mark.parametrize(
+    ("tokens", "computed", "wanted"), [(33, 0, 32), (33, 16, 16), (2, 0, 1), (33, 32, 0), (1, 0, 0)]
+)
 def test_decode_of_state_asks_for_all_but_the_last(hybrid, embeds, tokens, computed, wanted):
     one = request(tokens, decode_params(), embeds=embeds)
     assert consumer(hybrid).get_num_new_matched_tokens(one, computed) == (wanted, wanted > 0)
@@ -76,7 +78,11 @@ def test_tables_begin_at_the_local_hit(hybrid):
 
 def test_a_window_keeps_its_nulls_in_their_places():
     window = SlidingWindowSpec(
-        block_size=16, num_kv_heads=2, head_size=8, dtype=ATTENTION.dtype, sliding_window=32, 
+        block_size=16,
+        num_kv_heads=2,
+        head_size=8,
+        dtype=ATTENTION.dtype,
+        sliding_window=32,
     )
     scheduler, one = consumer(cache_config(ATTENTION, window)), request(64, decode_params())
     scheduler.update_state_after_alloc(one, blocks([1, 2, 3, 4], [0, 0, 5, 6]), 64)

@@ -72,9 +72,7 @@ class Side:
 
     def move(self, peer, direction, copies, seconds=60):
         transfer = c_void_p()
-        self.call(
-            "kvferry_transfer_begin", self.engine, peer, direction, copies, len(copies), 0, byref(transfer)
-        )
+        self.call("kvferry_transfer_begin", self.engine, peer, direction, copies, len(copies), 0, byref(transfer))
         end = time.monotonic() + seconds
         state = self.library.kvferry_transfer_get(transfer).contents
         while not state.over and time.monotonic() < end:
