@@ -68,7 +68,7 @@ typedef struct kvferry_node_options {
     uint64_t connect_ms;  /* a handshake with a whole engine; default 30,000 */
     uint64_t early_ms;    /* how long an ask waits for an offer of which nothing is known; default 5,000 */
     uint64_t retry_ms;    /* until a message without an answer is sent again; default 1,000 */
-    uint64_t silence_ms;  /* a peer that says nothing for so long is lost; default 10,000 */
+    uint64_t silence_ms;  /* a peer that says nothing for so long is lost; default 30,000 */
     uint64_t linger_ms;   /* what a dead writer sent may still arrive for so long; default 1,000 */
     uint64_t remember_ms; /* how long the end of a transfer is remembered; default 600,000 */
 

@@ -48,7 +48,7 @@ static bool read_options(const kvferry_node_options *given, kvferry_node_options
     DEFAULT(connect_ms, 30000);
     DEFAULT(early_ms, 5000);
     DEFAULT(retry_ms, 1000);
-    DEFAULT(silence_ms, 10000);
+    DEFAULT(silence_ms, 30000);
     DEFAULT(linger_ms, 1000);
     DEFAULT(remember_ms, 600000);
     DEFAULT(max_transfers, 65536);

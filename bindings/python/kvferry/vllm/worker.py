@@ -17,7 +17,7 @@ from kvferry import mooncake
 from kvferry.layout import Layout
 from kvferry.layout import Worker as LayoutWorker
 from kvferry.node import Event, EventKind, LogLevel, Memory, Node, Outcome, Segment, Side, Table
-from kvferry.report import Error, Refused
+from kvferry.report import Error
 from kvferry.vllm.bootstrap import Bootstrap
 from kvferry.vllm.layout import document_from_vllm, write_layout
 from kvferry.vllm.metrics import KvferryStats
@@ -59,7 +59,7 @@ NODE_OPTIONS = (
 
 #: How long an ask may wait for a request that the prefill side has not been given yet: a router may send both halves
 #: of a request at the same time.
-EARLY_MS = 60_000
+EARLY_MS = 20_000
 
 
 class _Fence:
@@ -212,11 +212,15 @@ class Worker:
         try:
             self._call_ask(ask, self._tables(ask.groups))
         except Error as error:
+            told_already = bool(error.codes & {"transfer_known", "transfer_over"})
+            if not ask.groups:  # vLLM tells of a request that it never ran more than once
+                log = logger.debug if told_already else logger.warning
+                log("kvferry: blocks of request %s are not released early: %s", ask.request_id, error)
+                return
             logger.error("kvferry: request %s cannot be loaded: %s", ask.request_id, error)
-            if ask.groups:
-                self._failed(self._receiving.pop(ask.transfer_id))
-                if not (isinstance(error, Refused) and error.codes & {"transfer_known", "transfer_over"}):
-                    self._try(self._call_ask, ask, {})  # the prefill side need not hold its blocks
+            self._failed(self._receiving.pop(ask.transfer_id))
+            if not told_already:
+                self._try(self._call_ask, ask, {})  # the prefill side need not hold its blocks
 
     def _call_ask(self, ask: Ask, tables: dict[str, Table]) -> None:
         self.node.ask(ask.transfer_id, ask.tokens, tables, engine_id=ask.engine_id, where=ask.bootstrap)
