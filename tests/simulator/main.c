@@ -124,6 +124,7 @@ int main(int count, char **values)
     arguments wanted;
     sim_totals totals = {0};
     uint64_t failures = 0;
+    setvbuf(stdout, NULL, _IOLBF, 0); /* what a long run finds is seen at once */
     if (!read_arguments(count, values, &wanted)) {
         fputs(usage, stderr);
         return 2;
