@@ -61,7 +61,7 @@ struct core_source {
     bool held;           /* somebody walks over its parts */
     uint64_t heard;      /* when it last said anything */
     uint64_t unanswered; /* since when it owes an answer; 0: it does not */
-    uint64_t lingered, linger_from; /* dead: how long what it sent was waited for; since when more */
+    core_linger linger; /* dead: what it sent may still arrive */
     uint64_t tried;      /* when HELLO was last sent */
     uint64_t lease_ns;
     core_part *parts;    /* not yet closed */
@@ -107,6 +107,7 @@ struct core_part {
     bool done;      /* it said so */
     bool confirmed; /* it writes nothing any more */
     bool told;      /* it needs to hear no more */
+    bool arrived;   /* it is dead, and its last bytes were waited for */
     uint64_t copies, bytes;
     core_part *prev, *next; /* of the source */
 };
@@ -119,6 +120,8 @@ struct core_request {
     core_pairing *pairing; /* once asked */
     uint64_t tokens, begun, deadline, ended_at, forget_at;
     bool released, verify;
+    bool lingers; /* all have confirmed, and their last bytes are waited for */
+    core_linger linger;
     kvferry_outcome outcome;
     kvferry_report *reasons;
     kvferry_block_table *tables;

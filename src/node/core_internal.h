@@ -60,6 +60,19 @@ void core_timer_stop(node_core *core, core_timer *timer);
 /* `now` and `after`, not past the end of time. */
 uint64_t core_after(const node_core *core, uint64_t after);
 
+/*
+ * Waiting for bytes that were sent and may still arrive, for linger_ns of this process's own waking time:
+ * in short pieces, of which one that comes to its end late counts no more than one that does not, since
+ * while the process slept, or its clock jumped, nothing arrived here.
+ */
+typedef struct core_linger {
+    uint64_t waited, from;
+} core_linger;
+
+void core_linger_begin(const node_core *core, core_linger *linger);
+/* Sets the timer to the end of the next piece; false: there is none, all was waited for. */
+bool core_linger_on(node_core *core, core_linger *linger, core_timer *timer);
+
 /* --- effects: core_effect.c ---------------------------------------------------------------------- */
 
 /* An effect that waits to be taken. Those that must not fail for want of memory sit inside of what they are about. */

@@ -103,6 +103,7 @@ static void a_request_that_the_source_cannot_serve_is_refused_with_all_reasons(v
     assert_true(position && missing);
     assert_int_equal(t.r->nodes[t.p].write_count, 0);
     assert_int_equal(counts_of(t.r, t.p).refused, 1);
+    rig_wait(t.r, RIG_LINGER_MS);
     assert_true(core_idle(t.r->nodes[t.p].core) && core_idle(node->core));
     rig_free(t.r);
 }

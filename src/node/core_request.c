@@ -88,9 +88,11 @@ static void on_time(node_core *core, void *owner)
         return;
     }
     schedule(core, request);
-    for (size_t i = 0; i < request->part_count; i++)
+    for (size_t i = 0; !request->lingers && i < request->part_count; i++)
         if (request->parts[i].source)
             core_part_send(core, &request->parts[i]);
+    if (request->lingers && !request->released)
+        core_request_advance(core, request);
 }
 
 /* --- the end --------------------------------------------------------------------------------------------------- */
@@ -120,6 +122,30 @@ static void become_past(node_core *core, core_request *request)
         forget(core, core->past_requests);
 }
 
+/*
+ * A writer that was stopped in the middle says so by another way than its bytes come: where it gave up the
+ * connection (it took this node for lost), the last ones may lie in a queue here, behind its word.
+ */
+static bool was_cut(const core_request *request)
+{
+    for (size_t i = 0; request->blocks && i < request->part_count; i++)
+        if (request->parts[i].asked && !request->parts[i].done && !request->parts[i].arrived)
+            return true;
+    return false;
+}
+
+static bool still_arriving(node_core *core, core_request *request)
+{
+    if (!request->lingers && !request->released && was_cut(request)) {
+        request->lingers = true;
+        core_linger_begin(core, &request->linger);
+    }
+    if (request->lingers && core_linger_on(core, &request->linger, &request->timer))
+        return true;
+    request->lingers = false;
+    return false;
+}
+
 void core_request_advance(node_core *core, core_request *request)
 {
     if (request->state != CORE_REQUEST_ENDED)
@@ -129,9 +155,11 @@ void core_request_advance(node_core *core, core_request *request)
         confirmed &= request->parts[i].confirmed;
         told &= request->parts[i].told;
     }
-    if (confirmed && !request->released)
+    if (!confirmed || still_arriving(core, request))
+        return;
+    if (!request->released)
         release(core, request);
-    if (confirmed && told)
+    if (told)
         become_past(core, request);
 }
 

@@ -97,31 +97,18 @@ static void lost(node_core *core, core_source *source)
         give_up(core, source);
 }
 
-/* What a dead process sent is waited for in short pieces, and one that comes to its end late counts no more than
- * one that does not: while this process slept, or its clock jumped, nothing arrived here. */
-#define LINGER_PIECES 16
-
-static bool linger(node_core *core, core_source *source)
-{
-    uint64_t all = core->options.linger_ns, piece = all / LINGER_PIECES + 1;
-    source->lingered += base_min(core->now - source->linger_from, piece);
-    if (source->lingered >= all)
-        return false;
-    source->linger_from = core->now;
-    core_timer_set(core, &source->timer, core_after(core, base_min(piece, all - source->lingered)));
-    return true;
-}
-
 static void on_time(node_core *core, void *owner)
 {
     core_source *source = owner;
     const core_options *options = &core->options;
     if (source->dead) {
-        if (linger(core, source))
+        if (core_linger_on(core, &source->linger, &source->timer))
             return;
         core_part *part;
-        while ((part = source->parts) != NULL)
+        while ((part = source->parts) != NULL) {
+            part->arrived = true;
             core_part_confirm(core, part, true);
+        }
         core_source_free(core, source);
         return;
     }
@@ -257,10 +244,11 @@ void core_source_died(node_core *core, core_source *source, bool lingers, const 
     if (source->line)
         core_line_close(core, source->line);
     source->line = NULL;
-    source->lingered = lingers ? 0 : core->options.linger_ns;
-    source->linger_from = core->now;
-    if (!linger(core, source))
+    core_linger_begin(core, &source->linger);
+    if (!lingers || !core_linger_on(core, &source->linger, &source->timer)) {
+        source->linger.waited = core->options.linger_ns;
         core_timer_set(core, &source->timer, core->now);
+    }
     char text[256];
     snprintf(text, sizeof(text), "worker %s of the prefill engine: %.180s", source->incarnation, why);
     end_requests(core, source, code, text);

@@ -89,3 +89,23 @@ uint64_t core_next_time(const node_core *core)
 {
     return core->heap_count ? core->heap[0]->due : UINT64_MAX;
 }
+
+/* --- lingering ----------------------------------------------------------------------------------- */
+
+#define LINGER_PIECES 16
+
+void core_linger_begin(const node_core *core, core_linger *linger)
+{
+    *linger = (core_linger){.from = core->now};
+}
+
+bool core_linger_on(node_core *core, core_linger *linger, core_timer *timer)
+{
+    uint64_t all = core->options.linger_ns, piece = all / LINGER_PIECES + 1;
+    linger->waited += base_min(core->now - linger->from, piece);
+    if (linger->waited >= all)
+        return false;
+    linger->from = core->now;
+    core_timer_set(core, timer, core_after(core, base_min(piece, all - linger->waited)));
+    return true;
+}

@@ -8,8 +8,9 @@ def register() -> None:
 
     if not current_platform.is_cpu():
         return
-    from . import deepseek_v4, idle, pipeline
+    from . import deepseek_v4, gdn, idle, pipeline
 
     pipeline.mend()
     idle.mend()
     deepseek_v4.mend()
+    gdn.mend()
