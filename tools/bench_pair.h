@@ -30,8 +30,8 @@ bool bench_pair_run(const bench_pair *pair, bench_pair_result *result, const cha
 double bench_now(void);
 
 /*
- * Runs ucx_perftest's put bandwidth between two processes of its own, with the settings of the ucx
- * engine, over a caller's own memory; seconds that it took. false: *why says what failed.
+ * Runs ucx_perftest's put bandwidth between two processes of its own, with UCX's shared memory or TCP,
+ * tuned, over a caller's own memory; seconds that it took. false: *why says what failed.
  */
 bool bench_perftest_run(const char *transport, uint64_t block_bytes, uint64_t copies,
                         double *seconds, const char **why);

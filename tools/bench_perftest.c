@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ucx_perftest beside us: the same UCX, the same settings, a caller's own memory. */
+/* ucx_perftest beside us: UCX at its best, over a caller's own memory. */
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -14,7 +14,7 @@
 
 #include "bench_pair.h"
 
-/* What the ucx engine sets in code (docs/engines.md), and memory that is not UCX's shared memory. */
+/* What makes UCX fast where it notices lost peers, and memory that is not UCX's shared memory. */
 static const char *const settings[][2] = {
     {"UCX_NET_DEVICES", "lo"},        {"UCX_MM_ERROR_HANDLING", "y"},
     {"UCX_MM_SEG_SIZE", "16k"},       {"UCX_KEEPALIVE_INTERVAL", "1s"},

@@ -272,7 +272,7 @@ int bench_transfer(int argc, char **argv)
     const tool_usage usage = {
         .synopsis = "[options]",
         .about = "Moves blocks between two processes with the ucx engine, and measures memcpy and\n"
-                 "ucx_perftest (with the same UCX settings) in turns with it.",
+                 "ucx_perftest (UCX's own shared memory and TCP, tuned) in turns with it.",
         .options = options,
         .option_count = sizeof(options) / sizeof(options[0]),
         .notes = "Both processes are busy all the time: on a machine with other work, or with one\n"

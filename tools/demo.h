@@ -8,7 +8,7 @@
  *   demo_pool.c     block pools                            demo_fault.c    faults that --break plants
  *   demo_requests.c requests and waves                     demo_engine.c   the engine of a faulty sender
  *   demo_fleet.c    worker processes, seen by the parent   demo_table.c    what a person reads
- *   demo_shm.c      shared memory: how much, and none left
+ *   demo_memory.c   how much memory there is
  *   demo_channel.c  messages between parent and worker     demo_json.c     what --json prints
  */
 #ifndef KVFERRY_DEMO_H
@@ -57,7 +57,6 @@ typedef struct demo_config {
     uint64_t seed, requests, memory;
     uint64_t timeout_ns; /* of a step in which no worker says anything */
     demo_fault fault;
-    char *shm_folder; /* of this run's shared memory; or NULL */
 } demo_config;
 
 /* The options of the worker at `rank` of `role` (tool_side's order: by stage, then by TP rank). */
@@ -68,16 +67,10 @@ void demo_model_options(const demo_config *config, demo_role role, size_t rank,
  * documents. TOOL_GO_ON, or the exit status with the message given. */
 int demo_setup(demo_config *config, tool_side sides[DEMO_ROLES]);
 
-/* --- shared memory (demo_shm.c) ------------------------------------------------------------------ */
+/* --- memory (demo_memory.c) ---------------------------------------------------------------------- */
 
-/* Takes less memory, and says so, where there is not enough of the shared kind. */
-void demo_shm_mind(demo_config *config);
-
-/* A folder for the files of this run's shared memory, and its end with all that is left in it. A worker
- * that outlives the parent leaves the folder: the last one to do so removes it. */
-void demo_shm_open(demo_config *config);
-void demo_shm_leave(const demo_config *config);
-void demo_shm_close(demo_config *config);
+/* Takes less memory, and says so, where there is not enough. */
+void demo_memory_mind(demo_config *config);
 
 /* --- block pools (demo_pool.c) ------------------------------------------------------------------ */
 

@@ -270,12 +270,10 @@ void demo_run_go(demo_run *run)
     run->findings = json_array();
     run->checks = empty_array(run->sides[DEMO_DECODE].count);
     run->begin_ns = demo_now_ns();
-    demo_shm_open(&run->config);
     go(run);
     if (run->fleet.failure)
         run->failure = tool_text("%s", run->fleet.failure);
     demo_fleet_end(&run->fleet);
-    demo_shm_close(&run->config);
     run->end_ns = demo_now_ns();
     demo_bar_clear();
 }

@@ -78,7 +78,7 @@ static int size_side(demo_config *config, demo_role role, tool_side *side)
 int demo_setup(demo_config *config, tool_side sides[DEMO_ROLES])
 {
     int status = TOOL_GO_ON;
-    demo_shm_mind(config);
+    demo_memory_mind(config);
     for (int role = 0; role < DEMO_ROLES && status == TOOL_GO_ON; role++)
         status = size_side(config, (demo_role)role, &sides[role]);
     return status;

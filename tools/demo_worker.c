@@ -240,7 +240,6 @@ static void finish(demo_worker *worker)
     free(worker->where);
     kvferry_layout_free(worker->layout);
     kvferry_report_free(worker->report);
-    demo_shm_leave(worker->config);
 }
 
 int demo_worker_main(const demo_config *config, demo_role role, size_t rank, int fd)

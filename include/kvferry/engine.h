@@ -39,7 +39,7 @@ typedef enum kvferry_direction {
 /* Set `size` to sizeof(kvferry_engine_options); a zero field is the default. */
 typedef struct kvferry_engine_options {
     size_t size;
-    const char *transport;   /* "": the engine's choice; ucx: "shm", "tcp", or a UCX_TLS list;
+    const char *transport;   /* "": the engine's choice; ucx: "shm", "tcp", or a UCX_TLS list for UCX;
                                 mooncake: "tcp", or another of its transports */
     const char *net_devices; /* "": loopback and all RDMA ports; ucx: as UCX_NET_DEVICES;
                                 mooncake: the interface, address or host name that peers reach */
@@ -130,7 +130,7 @@ KVFERRY_API bool kvferry_peer_lost(const kvferry_peer *peer);
 /* Tears the connection down by force: transfers that are not over end with KVFERRY_PEER_LOST, all are
  * over, and nothing of them leaves this worker any more. It may wait up to a second for a peer that
  * does not answer. Bytes that this worker had sent before may still lie in the peer's own queue and
- * land when the peer progresses next. Frees the peer; transfers stay the caller's to free. */
+ * land when the peer progresses next (ucx's shared memory has no queue). Frees the peer; transfers stay the caller's to free. */
 KVFERRY_API void kvferry_peer_close(kvferry_peer *peer);
 
 /* --- transfers ----------------------------------------------------------------------------- */

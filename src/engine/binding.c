@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { VERSION = 1, DIGEST_BYTES = 16, HEADER_BYTES = 8 + DIGEST_BYTES, MEMORY_KINDS = 3 };
+enum { VERSION = 2, DIGEST_BYTES = 16, HEADER_BYTES = 8 + DIGEST_BYTES, MEMORY_KINDS = 3 };
 
 static void digest_of(const void *data, size_t size, unsigned char digest[DIGEST_BYTES])
 {

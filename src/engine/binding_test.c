@@ -147,7 +147,7 @@ static void test_fields(void **state)
         unsigned char value;
         const char *code, *place;
     } cases[] = {
-        {4, 1, 2, "binding_version", "version"},
+        {4, 1, 3, "binding_version", "version"},
         {ENGINE_AT, 1, 'x', "binding_engine", "engine"},
         {COUNT_AT, 4, 0xff, "binding_malformed", "segments"},
         {COUNT_AT, 1, 2, "binding_malformed", "segments[1]"},

@@ -40,7 +40,14 @@
         }                                                                                          \
     } while (0)
 
+/* The peer's side, as it serves. */
+typedef struct pair_served {
+    kvferry_engine *engine; /* NULL: closed */
+    unsigned char *memory, *window;
+} pair_served;
+
 typedef struct pair_setup {
+    void (*serve)(pair_served *served, char command); /* commands of a test's own; or NULL */
     const char *engine, *transport;
     uint64_t bytes;  /* of each side's segment */
     bool allocated;  /* by the engine; else the caller's own */
@@ -122,21 +129,21 @@ static inline void pair_write_back(const pair_setup *setup, kvferry_engine *engi
 }
 
 /* The peer: 'd' dumps its segment into the window, 'l' loads it from there, 'w' and a binding writes
- * back. It ends with its channel. */
+ * back; others are the test's own. It ends with its channel. */
 static inline void pair_serve(const pair_setup *setup, int channel, unsigned char *window)
 {
     kvferry_report *report;
-    unsigned char *memory;
+    pair_served served = {.window = window};
     void *binding;
     size_t size;
     PAIR_EQUAL(kvferry_report_create(&report), KVFERRY_OK);
-    kvferry_engine *engine = pair_open(setup, &memory, report);
-    PAIR_EQUAL(kvferry_engine_export(engine, &binding, &size, report), KVFERRY_OK);
+    served.engine = pair_open(setup, &served.memory, report);
+    PAIR_EQUAL(kvferry_engine_export(served.engine, &binding, &size, report), KVFERRY_OK);
     PAIR_CHECK(send(channel, binding, size, 0) == (ssize_t)size);
     kvferry_free(binding);
     static char command[1 << 16];
     for (;;) {
-        kvferry_engine_progress(engine, NULL);
+        kvferry_engine_progress(served.engine, NULL);
         ssize_t got = recv(channel, command, sizeof(command), MSG_DONTWAIT);
         if (got == 0)
             break;
@@ -145,14 +152,16 @@ static inline void pair_serve(const pair_setup *setup, int channel, unsigned cha
             continue;
         }
         if (command[0] == 'd')
-            memcpy(window, memory, setup->bytes);
-        if (command[0] == 'l')
-            memcpy(memory, window, setup->bytes);
-        if (command[0] == 'w')
-            pair_write_back(setup, engine, command + 1, (size_t)got - 1);
+            memcpy(window, served.memory, setup->bytes);
+        else if (command[0] == 'l')
+            memcpy(served.memory, window, setup->bytes);
+        else if (command[0] == 'w')
+            pair_write_back(setup, served.engine, command + 1, (size_t)got - 1);
+        else
+            setup->serve(&served, command[0]);
         PAIR_CHECK(send(channel, command, 1, 0) == 1);
     }
-    kvferry_engine_close(engine);
+    kvferry_engine_close(served.engine);
     kvferry_report_free(report);
     exit(0);
 }

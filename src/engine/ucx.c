@@ -1,14 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The ucx engine: shared memory, RDMA and device memory through UCX, and TCP without it. Its context, its
- * workers and its segments; connections are in ucx_peer.c, batches in ucx_batch.c, TCP in ucx_tcp.c.
+ * The ucx engine: RDMA and device memory through UCX, shared memory and TCP without it. Its life and its
+ * segments; connections are in ucx_peer.c, batches in ucx_batch.c, shared memory in ucx_local.c, TCP in
+ * ucx_tcp.c.
  */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
-#include "engine/ucx_internal.h"
+#include "engine/ucx_tcp.h"
 
 /* --- life ------------------------------------------------------------------------------------ */
 
@@ -45,8 +49,7 @@ static ucs_status_t open_worker(ucx_engine *engine, ucp_worker_h *worker)
 
 static kvferry_status open_workers(ucx_engine *engine, kvferry_report *report)
 {
-    engine->fd = epoll_create1(EPOLL_CLOEXEC);
-    ucs_status_t status = engine->fd < 0 ? UCS_ERR_IO_ERROR : open_worker(engine, &engine->worker);
+    ucs_status_t status = open_worker(engine, &engine->worker);
     if (status == UCS_OK)
         status = open_worker(engine, &engine->target);
     if (status == UCS_OK)
@@ -69,6 +72,7 @@ static void ucx_close(void *self)
 {
     ucx_engine *engine = self;
     ucx_tcp_close(engine);
+    ucx_local_close(engine);
     ucx_words_begin();
     if (engine->address)
         ucp_worker_release_address(engine->target, engine->address);
@@ -81,11 +85,48 @@ static void ucx_close(void *self)
     ucx_words_end();
     if (engine->fd >= 0)
         close(engine->fd);
-    for (size_t i = 0; i < engine->batch_count; i++)
+    for (size_t i = 0; i < engine->batch_count; i++) {
+        free(engine->batches[i]->pieces);
         free(engine->batches[i]);
+    }
     free(engine->batches);
     free(engine->segments);
     free(engine);
+}
+
+static kvferry_status open_ucx(ucx_engine *engine, const kvferry_engine_options *options,
+                               kvferry_report *report)
+{
+    ucx_words_install();
+    ucx_words_begin();
+    kvferry_status status = open_context(engine, options, report);
+    if (status == KVFERRY_OK)
+        status = open_workers(engine, report);
+    ucx_words_end();
+    if (status == KVFERRY_OK)
+        find_device_memory(engine);
+    return status;
+}
+
+/* The engine's own choice has all three ways; a name stands for one. */
+static kvferry_status open_ways(ucx_engine *engine, const kvferry_engine_options *options,
+                                kvferry_report *report)
+{
+    bool all = !*options->transport, local = strcmp(options->transport, "shm") == 0,
+         tcp = strcmp(options->transport, "tcp") == 0;
+    engine->fd = epoll_create1(EPOLL_CLOEXEC);
+    if (engine->fd < 0) {
+        base_report_add(report, "engine_failed", NULL, NULL, strerror(errno), "ucx: no descriptor");
+        return KVFERRY_UNSUPPORTED;
+    }
+    kvferry_status status = ucx_identity_make(&engine->identity, report);
+    if (status == KVFERRY_OK && (all || local))
+        status = ucx_local_open(engine, report);
+    if (status == KVFERRY_OK && !local && !tcp)
+        status = open_ucx(engine, options, report);
+    if (status == KVFERRY_OK && (all || tcp))
+        status = ucx_tcp_open(engine, options->net_devices, report);
+    return status;
 }
 
 static kvferry_status ucx_open(const kvferry_engine_options *options, void **self,
@@ -95,32 +136,24 @@ static kvferry_status ucx_open(const kvferry_engine_options *options, void **sel
     if (!engine)
         return KVFERRY_NO_MEMORY;
     engine->ended_last = &engine->ended;
-    engine->fd = -1;
-    ucx_words_install();
-    ucx_words_begin();
-    kvferry_status status = open_context(engine, options, report);
-    if (status == KVFERRY_OK)
-        status = open_workers(engine, report);
-    ucx_words_end();
-    engine->tcp_only = strcmp(options->transport, "tcp") == 0;
-    if (status == KVFERRY_OK && (engine->tcp_only || !*options->transport))
-        status = ucx_tcp_open(engine, options->net_devices, report);
+    kvferry_status status = open_ways(engine, options, report);
     if (status != KVFERRY_OK) {
         ucx_close(engine);
         return status;
     }
-    find_device_memory(engine);
     *self = engine;
     return KVFERRY_OK;
 }
 
 static void ucx_capabilities(void *self, kvferry_engine_capabilities *capabilities)
 {
-    capabilities->max_batch = 1024;
+    const ucx_engine *engine = self;
+    capabilities->max_batch = UCX_BATCH_COPIES;
     capabilities->max_outstanding = 8192;
-    capabilities->max_copy_bytes = UINT32_MAX; /* what one put over shared memory takes */
+    capabilities->max_copy_bytes = UINT32_MAX; /* what one put of UCX takes over shared memory */
     capabilities->writes = capabilities->reads = true;
-    capabilities->device_memory = ((const ucx_engine *)self)->device_memory;
+    capabilities->cancels = engine->locals != NULL;
+    capabilities->device_memory = engine->device_memory;
 }
 
 /* --- progress -------------------------------------------------------------------------------- */
@@ -130,8 +163,10 @@ static int ucx_fd(void *self) { return ((const ucx_engine *)self)->fd; }
 static kvferry_status ucx_arm(void *self)
 {
     const ucx_engine *engine = self;
-    if (engine->ended)
+    if (engine->ended || ucx_copy_waits(engine))
         return KVFERRY_BUSY;
+    if (!engine->context)
+        return KVFERRY_OK;
     ucs_status_t status = ucp_worker_arm(engine->worker);
     if (status == UCS_OK)
         status = ucp_worker_arm(engine->target);
@@ -149,10 +184,15 @@ static bool progress_worker(ucp_worker_h worker)
 static bool ucx_progress(void *self)
 {
     ucx_engine *engine = self;
+    bool active = false;
     ucx_words_begin();
-    bool active = progress_worker(engine->worker);
-    active = progress_worker(engine->target) || active;
+    if (engine->context) {
+        active = progress_worker(engine->worker);
+        active = progress_worker(engine->target) || active;
+    }
     ucx_words_end();
+    if (engine->locals)
+        active = ucx_local_progress(engine) || active;
     if (engine->tcp)
         active = ucx_tcp_progress(engine) || active;
     return ucx_batches_end(engine) || active;
@@ -169,44 +209,43 @@ static void insert_segment(ucx_engine *engine, ucx_segment *segment)
     engine->segments[at] = segment;
 }
 
-static ucs_status_t map(ucx_engine *engine, const ucp_mem_map_params_t *params, ucx_segment *mapped)
+static kvferry_status map(ucx_engine *engine, ucx_segment *segment, kvferry_report *report)
 {
-    ucp_mem_attr_t found = {.field_mask = UCP_MEM_ATTR_FIELD_ADDRESS};
-    ucs_status_t status = ucp_mem_map(engine->context, params, &mapped->memory);
+    const ucp_mem_map_params_t params = {
+        .field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH |
+                      UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE,
+        .address = (void *)(uintptr_t)segment->address,
+        .length = (size_t)segment->bytes,
+        .memory_type = segment->type,
+    };
+    if (!engine->context)
+        return KVFERRY_OK;
+    ucx_words_begin();
+    ucs_status_t status = ucp_mem_map(engine->context, &params, &segment->memory);
     if (status != UCS_OK)
-        return status;
-    status = ucp_mem_query(mapped->memory, &found);
-    if (status != UCS_OK) {
-        ucp_mem_unmap(engine->context, mapped->memory);
-        return status;
-    }
-    mapped->address = params->address ? (uint64_t)(uintptr_t)params->address
-                                      : (uint64_t)(uintptr_t)found.address;
-    mapped->bytes = params->length;
-    mapped->type = params->memory_type;
-    insert_segment(engine, mapped);
-    return UCS_OK;
+        ucx_report(report, "memory cannot be registered", status);
+    ucx_words_end();
+    return ucx_status(status);
 }
 
-static kvferry_status add_segment(ucx_engine *engine, const ucp_mem_map_params_t *params,
-                                  ucx_segment **segment, kvferry_report *report)
+static kvferry_status add_segment(ucx_engine *engine, const ucx_segment *wanted, void **segment,
+                                  kvferry_report *report)
 {
     if (!base_grow((void **)&engine->segments, &engine->segment_capacity, engine->segment_count + 1,
                    sizeof(ucx_segment *)))
         return KVFERRY_NO_MEMORY;
-    ucx_segment *mapped = base_alloc(1, sizeof(*mapped));
-    if (!mapped)
+    ucx_segment *added = base_alloc(1, sizeof(*added));
+    if (!added)
         return KVFERRY_NO_MEMORY;
-    ucx_words_begin();
-    ucs_status_t status = map(engine, params, mapped);
-    if (status != UCS_OK)
-        ucx_report(report, "memory cannot be registered", status);
-    ucx_words_end();
-    if (status == UCS_OK)
-        *segment = mapped;
-    else
-        free(mapped);
-    return ucx_status(status);
+    *added = *wanted;
+    kvferry_status status = map(engine, added, report);
+    if (status != KVFERRY_OK) {
+        free(added);
+        return status;
+    }
+    insert_segment(engine, added);
+    *segment = added;
+    return KVFERRY_OK;
 }
 
 static kvferry_status ucx_segment_register(void *self, void *address, uint64_t bytes,
@@ -218,18 +257,20 @@ static kvferry_status ucx_segment_register(void *self, void *address, uint64_t b
                                               [KVFERRY_MEMORY_ROCM] = UCS_MEMORY_TYPE_ROCM};
     if ((size_t)memory >= sizeof(types) / sizeof(types[0]))
         return KVFERRY_INVALID;
-    const ucp_mem_map_params_t params = {
-        .field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH |
-                      UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE,
-        .address = address,
-        .length = (size_t)bytes,
-        .memory_type = types[memory],
-    };
-    ucx_segment *added;
-    kvferry_status status = add_segment(self, &params, &added, report);
-    if (status == KVFERRY_OK)
-        *segment = added;
-    return status;
+    const ucx_engine *engine = self;
+    if (engine->locals && memory == KVFERRY_MEMORY_HOST)
+        ucx_memory_make_huge((uint64_t)(uintptr_t)address, bytes);
+    const ucx_segment wanted = {
+        .address = (uint64_t)(uintptr_t)address, .bytes = bytes, .type = types[memory], .fd = -1};
+    return add_segment(self, &wanted, segment, report);
+}
+
+static void free_file(int fd, uint64_t address, uint64_t bytes)
+{
+    if (fd < 0)
+        return;
+    munmap((void *)(uintptr_t)address, (size_t)bytes);
+    close(fd);
 }
 
 static void ucx_segment_unregister(void *self, void *segment)
@@ -244,70 +285,93 @@ static void ucx_segment_unregister(void *self, void *segment)
     for (engine->segment_count--; at < engine->segment_count; at++)
         engine->segments[at] = engine->segments[at + 1];
     ucx_words_begin();
-    ucp_mem_unmap(engine->context, gone->memory);
+    if (gone->memory)
+        ucp_mem_unmap(engine->context, gone->memory);
     ucx_words_end();
+    free_file(gone->fd, gone->address, gone->bytes);
     free(gone);
 }
 
 static kvferry_status ucx_segment_allocate(void *self, uint64_t bytes, void **address,
                                            void **segment, kvferry_report *report)
 {
-    const ucp_mem_map_params_t params = {
-        .field_mask = UCP_MEM_MAP_PARAM_FIELD_LENGTH | UCP_MEM_MAP_PARAM_FIELD_FLAGS |
-                      UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE,
-        .length = (size_t)bytes,
-        .flags = UCP_MEM_MAP_ALLOCATE,
-        .memory_type = UCS_MEMORY_TYPE_HOST,
-    };
-    ucx_segment *added;
-    kvferry_status status = add_segment(self, &params, &added, report);
+    ucx_segment wanted = {.bytes = bytes, .type = UCS_MEMORY_TYPE_HOST};
+    void *allocated;
+    kvferry_status status = ucx_memory_allocate(bytes, &wanted.fd, &allocated, report);
     if (status != KVFERRY_OK)
         return status;
-    *address = (void *)(uintptr_t)added->address;
-    *segment = added;
-    return KVFERRY_OK;
+    wanted.address = (uint64_t)(uintptr_t)allocated;
+    status = add_segment(self, &wanted, segment, report);
+    if (status == KVFERRY_OK)
+        *address = allocated;
+    else
+        free_file(wanted.fd, wanted.address, bytes);
+    return status;
 }
 
 /* --- binding --------------------------------------------------------------------------------- */
 
-/* A byte in front, then what UCX knows, and what TCP does. */
-static kvferry_status put(uint8_t head, const void *first, size_t first_bytes, const void *second,
-                          size_t second_bytes, void *data, size_t *size)
+/* What is exported, part by part. */
+typedef struct export_part {
+    const void *data;
+    size_t bytes;
+} export_part;
+
+static kvferry_status put(const export_part *parts, size_t count, void *data, size_t *size)
 {
-    size_t capacity = *size;
+    size_t capacity = *size, bytes = 0;
     unsigned char *to = data;
-    *size = 1 + first_bytes + second_bytes;
-    if (capacity < *size)
+    for (size_t i = 0; i < count; i++)
+        bytes += parts[i].bytes;
+    *size = bytes;
+    if (capacity < bytes)
         return KVFERRY_NO_SPACE;
-    *to = head;
-    memcpy(to + 1, first, first_bytes);
-    if (second_bytes)
-        memcpy(to + 1 + first_bytes, second, second_bytes);
+    for (size_t i = 0; i < count; i++) {
+        if (parts[i].bytes)
+            memcpy(to, parts[i].data, parts[i].bytes);
+        to += parts[i].bytes;
+    }
     return KVFERRY_OK;
 }
 
-/* The byte: whether there is TCP; its part comes first. */
 static kvferry_status ucx_address_export(void *self, void *data, size_t *size)
 {
     const ucx_engine *engine = self;
-    size_t tcp_size = 0;
-    const void *tcp = engine->tcp ? ucx_tcp_export(engine, &tcp_size) : "";
-    return put(engine->tcp != NULL, tcp, tcp_size, engine->address, engine->address_size, data, size);
+    ucx_identity identity = engine->identity;
+    identity.tcp = engine->tcp != NULL;
+    const export_part parts[] = {
+        {&identity, sizeof(identity)},
+        {engine->tcp ? &engine->tcp->exported : NULL, engine->tcp ? sizeof(tcp_export) : 0},
+        {engine->address, engine->address_size},
+    };
+    return put(parts, 3, data, size);
 }
 
-/* The byte: whether it is memory of a device. */
 static kvferry_status ucx_segment_export(void *self, void *segment, void *data, size_t *size)
 {
-    void *key;
-    size_t bytes;
+    const ucx_engine *engine = self;
     const ucx_segment *exported = segment;
-    ucs_status_t packed =
-        ucp_rkey_pack(((const ucx_engine *)self)->context, exported->memory, &key, &bytes);
-    if (packed != UCS_OK)
-        return ucx_status(packed);
-    kvferry_status status =
-        put(exported->type != UCS_MEMORY_TYPE_HOST, key, bytes, NULL, 0, data, size);
-    ucp_rkey_buffer_release(key);
+    ucx_key key = {.address = exported->address,
+                   .bytes = exported->bytes,
+                   .fd = exported->fd,
+                   .host = exported->type == UCS_MEMORY_TYPE_HOST};
+    export_part parts[] = {{&key, sizeof(key)}, {NULL, 0}};
+    struct stat file;
+    void *packed = NULL;
+    if (exported->fd >= 0 && fstat(exported->fd, &file) == 0) {
+        key.device = (uint64_t)file.st_dev;
+        key.inode = (uint64_t)file.st_ino;
+    }
+    if (exported->memory) {
+        ucs_status_t answer =
+            ucp_rkey_pack(engine->context, exported->memory, &packed, &parts[1].bytes);
+        if (answer != UCS_OK)
+            return ucx_status(answer);
+        parts[1].data = packed;
+    }
+    kvferry_status status = put(parts, 2, data, size);
+    if (packed)
+        ucp_rkey_buffer_release(packed);
     return status;
 }
 
@@ -330,4 +394,5 @@ const kvferry_engine_ops engine_ucx_ops = {
     .peer_lost = ucx_peer_lost,
     .peer_close = ucx_peer_close,
     .submit = ucx_submit,
+    .cancel = ucx_cancel,
 };

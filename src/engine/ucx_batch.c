@@ -1,17 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Batches of one-sided writes and reads over UCX, and how any batch ends. */
+/* Batches: which way each copy goes, one-sided writes and reads over UCX, and how any batch ends. */
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "engine/ucx_internal.h"
 
-void ucx_batch_note(ucx_batch *batch, ucs_status_t status)
+void ucx_batch_say(ucx_batch *batch, ucs_status_t status, const char *words)
 {
     if (status == UCS_OK || batch->status != UCS_OK)
         return;
     batch->status = status;
+    snprintf(batch->words, sizeof(batch->words), "%s", words);
+}
+
+void ucx_batch_note(ucx_batch *batch, ucs_status_t status)
+{
+    if (status == UCS_OK)
+        return;
     const char *said = ucx_words_get();
-    snprintf(batch->words, sizeof(batch->words), "%s%s%s", ucs_status_string(status),
-             *said ? ": " : "", said);
+    char words[sizeof(batch->words)];
+    snprintf(words, sizeof(words), "%s%s%s", ucs_status_string(status), *said ? ": " : "", said);
+    ucx_batch_say(batch, status, words);
 }
 
 static void spare_batch(ucx_engine *engine, ucx_batch *batch)
@@ -99,7 +108,9 @@ static void post_copies(ucx_batch *batch, const kvferry_engine_copy *copies, siz
     for (size_t i = 0; i < count; i++) {
         const kvferry_engine_copy *copy = &copies[i];
         const ucx_segment *local = copy->local_segment;
-        ucp_rkey_h key = ((const ucx_remote *)copy->remote_segment)->key;
+        ucp_rkey_h key = ((const ucx_remote *)copy->remote_segment)->rkey;
+        if (batch->peer->local && ucx_is_on_hosts(copy))
+            continue;
         how.memh = local->memory;
         how.memory_type = local->type;
         ucs_status_ptr_t answer =
@@ -140,15 +151,18 @@ static ucx_batch *make_batch(ucx_engine *engine)
 static ucx_batch *take_batch(ucx_peer *peer)
 {
     ucx_batch *batch = peer->engine->spare;
-    if (batch)
-        peer->engine->spare = batch->next;
-    else
-        batch = make_batch(peer->engine);
-    if (!batch)
+    if (!batch && !(batch = make_batch(peer->engine)))
         return NULL;
+    if (peer->local && !batch->pieces &&
+        !(batch->pieces = base_alloc(UCX_BATCH_COPIES, sizeof(*batch->pieces)))) {
+        peer->engine->spare = batch;
+        return NULL;
+    }
+    peer->engine->spare = batch->next;
     batch->peer = peer;
     batch->status = UCS_OK;
     batch->left = 0;
+    batch->piece_count = batch->piece = 0;
     batch->previous = NULL;
     batch->next = peer->out;
     if (peer->out)
@@ -157,17 +171,50 @@ static ucx_batch *take_batch(ucx_peer *peer)
     return batch;
 }
 
-/* TCP reaches what the CPUs at both ends can touch. */
-static bool all_on_hosts(const kvferry_engine_copy *copies, size_t count, kvferry_report *report)
+static bool has_way(const ucx_peer *peer, const kvferry_engine_copy *copy)
 {
-    for (size_t i = 0; i < count; i++)
-        if (((const ucx_segment *)copies[i].local_segment)->type != UCS_MEMORY_TYPE_HOST ||
-            !((const ucx_remote *)copies[i].remote_segment)->host) {
-            base_report_add(report, "engine_failed", NULL, "host memory at both ends",
-                            "memory of a device", "ucx: a copy over TCP");
-            return false;
-        }
-    return true;
+    bool hosts = ucx_is_on_hosts(copy);
+    return (hosts && (peer->local || peer->connection)) ||
+           (peer->endpoint && ((const ucx_remote *)copy->remote_segment)->rkey);
+}
+
+/* The last check before a copy: nothing outside what the peer has exported. */
+static bool is_inside(const kvferry_engine_copy *copy)
+{
+    const ucx_key *key = &((const ucx_remote *)copy->remote_segment)->key;
+    uint64_t offset = copy->remote - key->address;
+    return copy->remote >= key->address && offset <= key->bytes && copy->bytes <= key->bytes - offset;
+}
+
+static kvferry_status check_copies(const ucx_peer *peer, const kvferry_engine_copy *copies,
+                                   size_t count, kvferry_report *report)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (!is_inside(&copies[i]))
+            return KVFERRY_OUT_OF_RANGE;
+        if (has_way(peer, &copies[i]))
+            continue;
+        base_report_add(report, "engine_failed", NULL, "host memory at both ends",
+                        "memory of a device", "ucx: a copy without UCX");
+        return KVFERRY_UNSUPPORTED;
+    }
+    return KVFERRY_OK;
+}
+
+/* Host memory of a peer on this host by the CPU, what is left by UCX; or all by TCP. */
+static void post(ucx_batch *batch, const kvferry_engine_copy *copies, size_t count)
+{
+    const ucx_peer *peer = batch->peer;
+    if (peer->connection) {
+        ucx_tcp_post(batch, copies, count);
+        return;
+    }
+    if (peer->local)
+        ucx_copy_post(batch, copies, count);
+    if (!peer->endpoint || batch->piece_count == count)
+        return;
+    post_copies(batch, copies, count);
+    post_flush(batch);
 }
 
 kvferry_status ucx_submit(void *self, void *peer, kvferry_direction direction,
@@ -178,8 +225,9 @@ kvferry_status ucx_submit(void *self, void *peer, kvferry_direction direction,
     ucx_peer *to = peer;
     if (to->lost)
         return KVFERRY_PEER_LOST;
-    if (to->connection && !all_on_hosts(copies, count, report))
-        return KVFERRY_UNSUPPORTED;
+    kvferry_status status = check_copies(to, copies, count, report);
+    if (status != KVFERRY_OK)
+        return status;
     ucx_batch *batch = take_batch(to);
     if (!batch)
         return KVFERRY_NO_MEMORY;
@@ -187,16 +235,22 @@ kvferry_status ucx_submit(void *self, void *peer, kvferry_direction direction,
     batch->handle = handle;
     batch->direction = direction;
     ucx_words_begin();
-    if (to->connection) {
-        ucx_tcp_post(batch, copies, count);
-    } else {
-        post_copies(batch, copies, count);
-        post_flush(batch);
-    }
+    post(batch, copies, count);
     ucx_words_end();
     batch->posted = true;
     ucx_batch_check(batch);
     return KVFERRY_OK;
+}
+
+/* Pieces that are not copied are left; what is with UCX or a socket cannot be called back. */
+void ucx_cancel(void *self, void *peer, void *handle)
+{
+    (void)self;
+    for (ucx_batch *batch = ((const ucx_peer *)peer)->out; batch; batch = batch->next)
+        if (batch->handle == handle) {
+            ucx_copy_drop(batch, "canceled");
+            return;
+        }
 }
 
 bool ucx_batches_end(ucx_engine *engine)

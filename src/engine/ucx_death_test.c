@@ -127,9 +127,22 @@ static void run(const char *transport, bool allocated)
             kill_many(&setup, &moves);
         assert_true(pid > 0 && waitpid(pid, &status, 0) == pid);
         if (status != 0)
-            fail_msg("%s of %s copies over \"%s\": ended with %d", i % 2 ? "read" : "write",
-                     moves.small ? "small" : "large", transport, status);
+            fail_msg("%s of %s copies over \"%s\", %s memory: ended with %d", i % 2 ? "read" : "write",
+                     moves.small ? "small" : "large", transport, allocated ? "allocated" : "own",
+                     status);
     }
+}
+
+static void test_shm(void **state)
+{
+    (void)state;
+    run("shm", false);
+}
+
+static void test_shm_allocated(void **state)
+{
+    (void)state;
+    run("shm", true);
 }
 
 static void test_tcp(void **state)
@@ -140,6 +153,10 @@ static void test_tcp(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_tcp)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_shm),
+        cmocka_unit_test(test_shm_allocated),
+        cmocka_unit_test(test_tcp),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -177,7 +177,7 @@ static bool take_from_guest(ucx_connection *connection)
     if (!connection->greeted) {
         connection->greeted =
             frame->kind == TCP_HELLO &&
-            memcmp(&frame->from, connection->engine->tcp->exported.id, TCP_ID_BYTES) == 0;
+            memcmp(&frame->from, connection->engine->identity.id, UCX_ID_BYTES) == 0;
         return connection->greeted;
     }
     if (frame->kind == TCP_WRITE)

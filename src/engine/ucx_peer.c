@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Connections: one endpoint of UCX from here to the peer's worker, or where UCX has only TCP, one of this
- * library's own. The way back is the peer's own.
+ * Connections: to a process of this host without anything between, else an endpoint of UCX from here to
+ * the peer's worker, else TCP of this library's own. The way back is the peer's own.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -31,6 +31,8 @@ static void on_error(void *data, ucp_ep_h endpoint, ucs_status_t status)
     (void)endpoint, (void)status;
     ucx_peer *peer = data;
     peer->lost = true;
+    if (peer->local)
+        ucx_local_lose(peer, "its endpoint of UCX is lost");
     ucx_batches_abandon(peer);
 }
 
@@ -74,36 +76,87 @@ static kvferry_status open_endpoint(ucx_engine *engine, ucx_peer *peer, const vo
     return ucx_status(status);
 }
 
-/* The engine's own choice: what UCX has, else TCP. */
-static kvferry_status open_either(ucx_engine *engine, ucx_peer *peer, const unsigned char *data,
-                                  size_t size, kvferry_report *report)
+/* What a peer's address is made of. */
+typedef struct peer_address {
+    ucx_identity identity;
+    const unsigned char *tcp; /* NULL: it has none */
+    const unsigned char *ucx;
+    size_t ucx_size; /* 0: it has none */
+} peer_address;
+
+static bool read_address(const unsigned char *data, size_t size, peer_address *address)
 {
-    size_t tcp_size = *data ? sizeof(tcp_export) : 0;
-    if (size - 1 < tcp_size)
-        return KVFERRY_MALFORMED;
-    bool tcp = tcp_size && engine->tcp;
-    if (!engine->tcp_only || !tcp) {
-        void *address = padded(data + 1 + tcp_size, size - 1 - tcp_size);
-        if (!address)
-            return KVFERRY_NO_MEMORY;
-        kvferry_status status = open_endpoint(engine, peer, address, tcp ? NULL : report);
-        free(address);
-        if (status == KVFERRY_OK || status == KVFERRY_NO_MEMORY || !tcp)
-            return status;
-    }
-    return ucx_tcp_connect(engine, peer, data + 1, tcp_size, report);
+    if (size < sizeof(address->identity))
+        return false;
+    memcpy(&address->identity, data, sizeof(address->identity));
+    const unsigned char *at = data + sizeof(address->identity), *end = data + size;
+    address->tcp = address->identity.tcp ? at : NULL;
+    if (address->tcp && (size_t)(end - at) < sizeof(tcp_export))
+        return false;
+    address->ucx = at + (address->tcp ? sizeof(tcp_export) : 0);
+    address->ucx_size = (size_t)(end - address->ucx);
+    return true;
+}
+
+static kvferry_status open_ucx(ucx_engine *engine, ucx_peer *peer, const peer_address *address,
+                               kvferry_report *report)
+{
+    void *copy = padded(address->ucx, address->ucx_size);
+    if (!copy)
+        return KVFERRY_NO_MEMORY;
+    kvferry_status status = open_endpoint(engine, peer, copy, report);
+    free(copy);
+    return status;
+}
+
+static void report_refusal(kvferry_report *report, const ucx_refusal *refusal)
+{
+    base_report_add(report, "engine_failed", NULL,
+                    "a process of this host whose memory this one may touch", refusal->words,
+                    "ucx: no shared memory with the peer");
+}
+
+static void report_no_common(kvferry_report *report)
+{
+    base_report_add(report, "engine_failed", NULL, "a transport that both sides have", "none",
+                    "ucx: no way to the peer");
+}
+
+/* The best way that there is. UCX also moves memory of devices to a peer on this host. */
+static kvferry_status open_best(ucx_engine *engine, ucx_peer *peer, const peer_address *address,
+                                kvferry_report *report)
+{
+    ucx_refusal refusal = {.status = KVFERRY_OK};
+    bool tcp = engine->tcp && address->tcp, ucx = engine->context && address->ucx_size;
+    kvferry_status status = KVFERRY_UNSUPPORTED;
+    if (engine->locals)
+        ucx_local_connect(engine, peer, &address->identity, &refusal);
+    if (refusal.status == KVFERRY_NO_MEMORY)
+        return KVFERRY_NO_MEMORY;
+    if (ucx && (!peer->local || engine->device_memory))
+        status = open_ucx(engine, peer, address, tcp || peer->local ? NULL : report);
+    if (status == KVFERRY_OK || peer->local)
+        return KVFERRY_OK;
+    if (tcp && status != KVFERRY_NO_MEMORY)
+        return ucx_tcp_connect(engine, peer, &address->identity, address->tcp, report);
+    if (refusal.status != KVFERRY_OK)
+        report_refusal(report, &refusal);
+    else if (!ucx)
+        report_no_common(report);
+    return ucx || refusal.status == KVFERRY_OK ? status : refusal.status;
 }
 
 kvferry_status ucx_peer_connect(void *self, const void *address, size_t size, void **peer,
                                 kvferry_report *report)
 {
-    if (size < 1)
+    peer_address read;
+    if (!read_address(address, size, &read))
         return KVFERRY_MALFORMED;
     ucx_peer *made = base_alloc(1, sizeof(*made));
     if (!made)
         return KVFERRY_NO_MEMORY;
     made->engine = self;
-    kvferry_status status = open_either(self, made, address, size, report);
+    kvferry_status status = open_best(self, made, &read, report);
     if (status == KVFERRY_OK)
         *peer = made;
     else
@@ -111,32 +164,42 @@ kvferry_status ucx_peer_connect(void *self, const void *address, size_t size, vo
     return status;
 }
 
+/* UCX's part of the key, where it is used. */
+static kvferry_status unpack(const ucx_peer *peer, const unsigned char *data, size_t size,
+                             ucx_remote *remote, kvferry_report *report)
+{
+    if (!peer->endpoint || !size)
+        return KVFERRY_OK;
+    void *copy = padded(data, size);
+    if (!copy)
+        return KVFERRY_NO_MEMORY;
+    ucx_words_begin();
+    ucs_status_t status = ucp_ep_rkey_unpack(peer->endpoint, copy, &remote->rkey);
+    if (status != UCS_OK)
+        ucx_report(report, "a segment's key cannot be used", status);
+    ucx_words_end();
+    free(copy);
+    return ucx_status(status);
+}
+
 kvferry_status ucx_segment_import(void *self, void *peer, const void *data, size_t size,
                                   void **remote_segment, kvferry_report *report)
 {
     (void)self;
     ucx_peer *owner = peer;
-    if (size < 1)
+    if (size < sizeof(ucx_key))
         return KVFERRY_MALFORMED;
     ucx_remote *remote = base_alloc(1, sizeof(*remote));
-    void *copy = padded((const unsigned char *)data + 1, size - 1);
-    if (!remote || !copy) {
-        free(remote);
-        free(copy);
+    if (!remote)
         return KVFERRY_NO_MEMORY;
-    }
-    ucx_words_begin();
-    ucs_status_t status =
-        owner->endpoint ? ucp_ep_rkey_unpack(owner->endpoint, copy, &remote->key) : UCS_OK;
-    if (status != UCS_OK)
-        ucx_report(report, "a segment's key cannot be used", status);
-    ucx_words_end();
-    free(copy);
-    if (status != UCS_OK) {
+    memcpy(&remote->key, data, sizeof(remote->key));
+    kvferry_status status = unpack(owner, (const unsigned char *)data + sizeof(ucx_key),
+                                   size - sizeof(ucx_key), remote, report);
+    if (status != KVFERRY_OK) {
         free(remote);
-        return ucx_status(status);
+        return status;
     }
-    remote->host = *(const unsigned char *)data == 0;
+    ucx_memory_import(owner, remote);
     remote->next = owner->remotes;
     owner->remotes = remote;
     *remote_segment = remote;
@@ -167,9 +230,11 @@ static void settle(ucx_engine *engine, const ucx_peer *peer)
             last = engine->ended_last;
             end = now_ns() + settling_ns;
         }
-        ucp_worker_progress(engine->worker);
         if (engine->tcp)
             ucx_tcp_progress(engine);
+        if (!engine->context)
+            continue;
+        ucp_worker_progress(engine->worker);
         ucp_worker_progress(engine->target); /* the peer may be closing, too, and wait for this side */
     }
     if ((peer->opening || peer->out) && !peer->lost)
@@ -198,17 +263,20 @@ void ucx_peer_close(void *self, void *peer)
     ucx_engine *engine = self;
     ucx_peer *gone = peer;
     ucx_words_begin();
+    if (gone->local)
+        ucx_local_disconnect(gone);
     settle(engine, gone);
     gone->lost = true;
     if (gone->connection)
         ucx_tcp_disconnect(gone);
-    else
+    if (gone->endpoint)
         close_endpoint(engine, gone);
     while (gone->remotes) {
         ucx_remote *remote = gone->remotes;
         gone->remotes = remote->next;
-        if (remote->key)
-            ucp_rkey_destroy(remote->key);
+        ucx_memory_drop(remote);
+        if (remote->rkey)
+            ucp_rkey_destroy(remote->rkey);
         free(remote);
     }
     ucx_words_end();

@@ -4,14 +4,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "engine/ucx_internal.h"
 
 /*
- * MM_ERROR_HANDLING: without it UCX takes TCP on one host as soon as it is to notice lost peers.
- * MM_SEG_SIZE: what a caller's own memory crosses shared memory by; a third faster than with 8 KiB. From
- * 64 KiB on UCX's 16-bit lengths overflow.
- * KEEPALIVE_INTERVAL: a dead shared-memory peer is noticed after one instead of 20 s.
+ * MM_ERROR_HANDLING: without it UCX gives up its shared memory as soon as it is to notice lost peers.
+ * KEEPALIVE_INTERVAL: a dead peer is noticed after one instead of 20 s.
  * TCP_*: the defaults give a quarter of the bandwidth.
  */
 static const struct {
@@ -19,7 +18,6 @@ static const struct {
     const char *old; /* as ucp_config_modify took it before transports' prefixes counted (1.13) */
 } tuned[] = {
     {"MM_ERROR_HANDLING", "y", NULL},
-    {"MM_SEG_SIZE", "16k", NULL},
     {"KEEPALIVE_INTERVAL", "1s", NULL},
     {"TCP_TX_SEG_SIZE", "256k", "TX_SEG_SIZE"},
     {"TCP_RX_SEG_SIZE", "256k", "RX_SEG_SIZE"},
@@ -27,16 +25,10 @@ static const struct {
     {"TCP_RCVBUF", "4m", "RCVBUF"},
 };
 
-/* Shared memory first, and only memory that the kernel gives zeroed: not a matter of taste. */
-static const char allocation[] = "md:posix,md:sysv,md:*,mmap";
-
-static const struct {
-    const char *name, *list;
-} transports[] = {
-    {"", "self,posix,sysv,rc,ud,dc,cuda_copy,cuda_ipc,rocm_copy,rocm_ipc,gdr_copy"},
-    {"shm", "self,posix,sysv"},
-    {"tcp", "self"}, /* ucx_tcp.c does without UCX */
-};
+/* The engine's own choice, without what ucx_local.c and ucx_tcp.c do. With a GPU, UCX's shared memory is
+ * what its messages about memory of devices go through on one host. */
+#define WITHOUT_GPU "self,rc,ud,dc"
+#define WITH_GPU WITHOUT_GPU ",posix,sysv,cuda_copy,cuda_ipc,rocm_copy,rocm_ipc,gdr_copy"
 
 static bool in_environment(const char *name)
 {
@@ -47,10 +39,10 @@ static bool in_environment(const char *name)
 
 static const char *transport_list(const char *transport)
 {
-    for (size_t i = 0; i < sizeof(transports) / sizeof(transports[0]); i++)
-        if (strcmp(transport, transports[i].name) == 0)
-            return transports[i].list;
-    return transport;
+    if (*transport)
+        return transport;
+    bool gpu = access("/dev/nvidiactl", F_OK) == 0 || access("/dev/kfd", F_OK) == 0;
+    return gpu ? WITH_GPU : WITHOUT_GPU;
 }
 
 /* "lo", and each port of each RDMA device: TCP then listens on loopback only. */
@@ -95,10 +87,10 @@ static void tune(ucp_config_t *config, const char *name, const char *old, const 
         ucp_config_modify(config, old, value);
 }
 
-static kvferry_status set_devices(ucp_config_t *config, const char *devices, kvferry_report *report)
+static kvferry_status set_devices(ucp_config_t *config, const char *wanted, kvferry_report *report)
 {
-    if (*devices)
-        return set(config, "NET_DEVICES", devices, report);
+    if (*wanted)
+        return set(config, "NET_DEVICES", wanted, report);
     if (in_environment("NET_DEVICES"))
         return KVFERRY_OK;
     base_text list = {0};
@@ -118,11 +110,10 @@ kvferry_status ucx_settings_read(const kvferry_engine_options *options, ucp_conf
         ucx_report(report, "settings cannot be read", answer);
         return ucx_status(answer);
     }
-    kvferry_status status;
     for (size_t i = 0; i < sizeof(tuned) / sizeof(tuned[0]); i++)
         tune(read, tuned[i].name, tuned[i].old, tuned[i].value);
-    status = set(read, "ALLOC_PRIO", allocation, report);
-    if (status == KVFERRY_OK && (*options->transport || !in_environment("TLS")))
+    kvferry_status status = KVFERRY_OK;
+    if (*options->transport || !in_environment("TLS"))
         status = set(read, "TLS", transport_list(options->transport), report);
     if (status == KVFERRY_OK)
         status = set_devices(read, options->net_devices, report);

@@ -13,7 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -42,26 +41,6 @@ void tcp_spare_queue(ucx_tcp *tcp, tcp_queue *queue)
 }
 
 /* --- listening ------------------------------------------------------------------------------- */
-
-/* This host, as far as loopback addresses are concerned. */
-static void read_host(uint8_t host[TCP_ID_BYTES])
-{
-    char text[64] = "";
-    size_t got = 0;
-    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "r");
-    if (file) {
-        got = fread(text, 1, sizeof(text) - 1, file);
-        fclose(file);
-    }
-    for (size_t i = 0, digits = 0; i < got && digits < 2 * TCP_ID_BYTES; i++) {
-        static const char hex[] = "0123456789abcdef";
-        const char *digit = text[i] ? strchr(hex, text[i]) : NULL;
-        if (!digit)
-            continue;
-        host[digits / 2] |= (uint8_t)((digit - hex) << (digits % 2 ? 0 : 4));
-        digits++;
-    }
-}
 
 /* Whether the list, as of UCX_NET_DEVICES, has the name. "": loopback. */
 static bool is_listed(const char *list, const char *name)
@@ -165,20 +144,12 @@ kvferry_status ucx_tcp_open(ucx_engine *engine, const char *devices, kvferry_rep
     engine->tcp = tcp;
     tcp->fd = epoll_create1(EPOLL_CLOEXEC);
     struct epoll_event event = {.events = EPOLLIN};
-    if (tcp->fd < 0 || epoll_ctl(engine->fd, EPOLL_CTL_ADD, tcp->fd, &event) != 0 ||
-        getrandom(tcp->exported.id, TCP_ID_BYTES, 0) != TCP_ID_BYTES) {
+    if (tcp->fd < 0 || epoll_ctl(engine->fd, EPOLL_CTL_ADD, tcp->fd, &event) != 0) {
         base_report_add(report, "engine_failed", NULL, NULL, strerror(errno), "ucx: no TCP");
         return KVFERRY_UNSUPPORTED;
     }
-    read_host(tcp->exported.host);
     listen_everywhere(tcp, *devices || !environment ? devices : environment);
     return KVFERRY_OK;
-}
-
-const void *ucx_tcp_export(const ucx_engine *engine, size_t *size)
-{
-    *size = sizeof(engine->tcp->exported);
-    return &engine->tcp->exported;
 }
 
 /* --- connections ----------------------------------------------------------------------------- */
@@ -244,11 +215,6 @@ void tcp_lose(ucx_connection *connection)
     }
 }
 
-static bool usable(const tcp_export *own, const tcp_export *target, const tcp_address *address)
-{
-    return !address->loopback || memcmp(own->host, target->host, TCP_ID_BYTES) == 0;
-}
-
 /* Tries the target's addresses from the next one on; false: none is left. */
 static bool begin_attempt(ucx_connection *connection)
 {
@@ -257,8 +223,6 @@ static bool begin_attempt(ucx_connection *connection)
     while (connection->attempt < target->count) {
         const tcp_address *address = &target->addresses[connection->attempt++];
         struct sockaddr_storage place;
-        if (!usable(&tcp->exported, target, address))
-            continue;
         socklen_t length = make_address(address, &place);
         struct epoll_event event = {.events = EPOLLIN | EPOLLOUT, .data.ptr = connection};
         int fd = socket(place.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
@@ -294,34 +258,35 @@ static void end_attempt(ucx_connection *connection)
         tcp_lose(connection);
 }
 
-/* Whether an address of the target can be tried at all. */
-static bool reachable(const tcp_export *own, const tcp_export *target)
+/* Of another host, without its loopback addresses. */
+static void keep_usable(tcp_export *target, bool same_host)
 {
-    bool any = false;
+    uint8_t count = 0;
     for (uint8_t i = 0; i < target->count; i++)
-        any = any || usable(own, target, &target->addresses[i]);
-    return any;
+        if (same_host || !target->addresses[i].loopback)
+            target->addresses[count++] = target->addresses[i];
+    target->count = count;
 }
 
-kvferry_status ucx_tcp_connect(ucx_engine *engine, ucx_peer *peer, const void *data, size_t size,
-                               kvferry_report *report)
+kvferry_status ucx_tcp_connect(ucx_engine *engine, ucx_peer *peer, const ucx_identity *identity,
+                               const void *data, kvferry_report *report)
 {
     tcp_frame hello = {.kind = TCP_HELLO};
     tcp_export target;
-    if (size != sizeof(target))
-        return KVFERRY_MALFORMED;
-    memcpy(&target, data, size);
+    memcpy(&target, data, sizeof(target));
     if (target.count > TCP_ADDRESSES)
         return KVFERRY_MALFORMED;
-    if (!reachable(&engine->tcp->exported, &target)) {
+    unsigned offered = target.count;
+    keep_usable(&target, ucx_identity_same_host(&engine->identity, identity));
+    if (!target.count) {
         base_report_add(report, "engine_failed", NULL, "an address that leads to it from here",
-                        base_format("%u addresses, none of which does", target.count),
+                        base_format("%u addresses, none of which does", offered),
                         "ucx: no way to the peer over TCP");
         return KVFERRY_PEER_LOST;
     }
     ucx_connection *connection = make_connection(engine, peer);
     tcp_export *copy = base_alloc(1, sizeof(*copy));
-    memcpy(&hello.from, target.id, TCP_ID_BYTES);
+    memcpy(&hello.from, identity->id, UCX_ID_BYTES);
     if (connection)
         connection->target = copy;
     if (!connection || !copy || !tcp_push(connection, &hello, NULL)) {

@@ -5,7 +5,7 @@
 
 #include "engine/ucx_internal.h"
 
-enum { TCP_ID_BYTES = 16, TCP_ADDRESSES = 16, TCP_QUEUE = 128, TCP_BUFFER = 128 * 1024 };
+enum { TCP_ADDRESSES = 16, TCP_QUEUE = 128, TCP_BUFFER = 128 * 1024 };
 
 typedef enum tcp_kind {
     TCP_HELLO =
@@ -39,10 +39,8 @@ typedef struct tcp_address {
     uint8_t ip[16];
 } tcp_address;
 
-/* What a binding says about it. */
+/* What a binding says about it. Loopback addresses are good on the identity's host only. */
 typedef struct tcp_export {
-    uint8_t id[TCP_ID_BYTES];   /* of the engine: connections for another one are closed */
-    uint8_t host[TCP_ID_BYTES]; /* its loopback addresses are good on this host only */
     uint8_t count, zero[7];
     tcp_address addresses[TCP_ADDRESSES];
 } tcp_export;
@@ -54,7 +52,7 @@ typedef struct ucx_connection {
     int fd;
     bool up, greeted, lost;
     bool waits;         /* for room to send */
-    tcp_export *target; /* where it goes, while it is not up */
+    tcp_export *target; /* where it goes, while it is not up: usable addresses only */
     uint8_t attempt;    /* the next of the target's addresses */
     tcp_queue *first, *last;
     size_t sent; /* bytes of the first queue's frame `at` and what follows it */
