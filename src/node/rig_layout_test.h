@@ -9,12 +9,16 @@
 
 #include "test.h"
 
+#ifndef RIG_CELL_BYTES /* more, where a transfer has to take its time */
+#define RIG_CELL_BYTES 8
+#endif
+
 enum {
     RIG_BLOCKS = 32, /* of each group */
     RIG_TOKENS = 4,  /* a block */
     RIG_LAYERS = 4,
     RIG_HEADS = 4,
-    RIG_CELL = 8, /* bytes of a head of a token */
+    RIG_CELL = RIG_CELL_BYTES, /* bytes of a head of a token */
     RIG_STATE_CELL = 16
 };
 
