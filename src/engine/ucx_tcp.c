@@ -189,7 +189,9 @@ void tcp_watch(ucx_connection *connection, bool waits)
     epoll_ctl(connection->engine->tcp->fd, EPOLL_CTL_MOD, connection->fd, &event);
 }
 
-/* Nothing more goes or comes. What is still to go is not: the other side sees a reset. */
+/* Nothing more goes or comes. What is still to go is not, also what the kernel has taken: after a
+ * cut it would be sent when the link is back, into blocks with new owners. The other side sees a
+ * reset. Only answers that wait for nobody are let go. */
 void tcp_lose(ucx_connection *connection)
 {
     static const struct linger at_once = {.l_onoff = 1};
@@ -198,7 +200,7 @@ void tcp_lose(ucx_connection *connection)
         return;
     connection->lost = true;
     if (connection->fd >= 0) {
-        if (connection->first)
+        if (connection->first || connection->peer)
             setsockopt(connection->fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
         close(connection->fd);
     }

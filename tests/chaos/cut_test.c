@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A link that is cut: prefill and decode workers in two network namespaces. A cut is no death: what
- * was asked ends by silence_ms, its blocks stay in quarantine until the link is back.
+ * A link that is cut: cut_test [CUTS]; from the third on amid a transfer. Prefill and decode
+ * workers in two network namespaces. A cut is no death: what was asked ends by silence_ms, its
+ * blocks stay in quarantine until the link is back.
  */
 #include <stdio.h>
 #include <string.h>
@@ -11,11 +12,10 @@
 
 #include "fleet.h"
 
-enum { CUTS = 4 };
-
 static fleet all;
 static char spaces[2][32];
 static bool made;
+static size_t cuts = 2;
 
 /* Runs `ip` with these words; true if it did it. */
 static bool ip(const char *format, ...)
@@ -65,7 +65,7 @@ static void cut(size_t number)
         set_link(side, "down");
     fleet_order(&all, request, 0, all.prefills, all.count);
     if (number >= 2) {
-        usleep((unsigned)number * 500);
+        usleep((unsigned)(number - 2) * 700);
         set_link(side, "down");
     }
     for (size_t i = all.prefills; i < all.count; i++) {
@@ -90,7 +90,7 @@ static void run(bool tp2_first)
     static const char *const hosts[] = {"10.77.0.1", "10.77.0.2"};
     fleet_open(&all, "tcp", tp2_first, inside, hosts, "link0");
     fleet_check_fresh(&all, 2);
-    for (size_t i = 0; i < CUTS; i++)
+    for (size_t i = 0; i < cuts; i++)
         cut(i);
     fleet_close(&all);
 }
@@ -120,5 +120,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {cmocka_unit_test_teardown(test_a_cut_link, teardown)};
     if (argc == 2 && strcmp(argv[1], "member") == 0)
         return member_main();
+    if (argc == 2)
+        cuts = strtoull(argv[1], NULL, 10);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
