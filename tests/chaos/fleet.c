@@ -41,9 +41,9 @@ bool fleet_is_living(const fleet *all, size_t member)
  */
 static bool is_code_of_chaos(const char *code)
 {
-    static const char *const codes[] = {"peer_lost",    "incarnation",      "roster_changed",
-                                        "lease_ended",  "transfer_unknown", "connect_timeout",
-                                        "transfer_over"};
+    static const char *const codes[] = {"peer_lost",     "incarnation",      "roster_changed",
+                                        "lease_ended",   "transfer_unknown", "connect_timeout",
+                                        "transfer_over", "target_unexpected"};
     for (size_t i = 0; i < sizeof(codes) / sizeof(*codes); i++)
         if (strcmp(code, codes[i]) == 0)
             return true;
