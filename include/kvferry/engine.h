@@ -92,7 +92,8 @@ KVFERRY_API kvferry_status kvferry_engine_progress(kvferry_engine *engine, bool 
  * Registers `bytes` bytes at `address` as the next segment; *segment is its index (0, 1, ...: keep
  * the order of the layout document's segments). Registrations never overlap: KVFERRY_INVALID with
  * both ranges in the report; adjacent ones are fine. The memory stays the caller's and must outlive
- * the registration. Device memory is never touched by the CPU.
+ * the registration. Device memory is never touched by the CPU. ucx asks for huge pages: register
+ * before the memory is filled, else it is copied into them here.
  */
 KVFERRY_API kvferry_status kvferry_engine_register(kvferry_engine *engine, void *address,
                                                    uint64_t bytes, kvferry_memory memory,

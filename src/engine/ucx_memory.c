@@ -14,46 +14,20 @@
 #define MADV_COLLAPSE 25
 #endif
 
-/* Huge pages begin at multiples of it; where they are larger they are found by luck only. */
-enum { HUGE = 2 * 1024 * 1024 };
-
-/* Pages of 2 MiB instead of 4 KiB make a copy through the kernel three times as fast, and one to mapped
- * memory up to twice. The kernel may decline. */
+/* The kernel copies a caller's memory of huge pages three times as fast as of those of 4 KiB. It may decline. */
 void ucx_memory_make_huge(uint64_t address, uint64_t bytes)
 {
     uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), first = (address + page - 1) / page * page,
              end = (address + bytes) / page * page;
-    if (end < first || end - first < HUGE)
+    if (end <= first)
         return;
-    madvise((void *)(uintptr_t)first, (size_t)(end - first), MADV_HUGEPAGE);
-    madvise((void *)(uintptr_t)first, (size_t)(end - first), MADV_COLLAPSE);
+    madvise((void *)(uintptr_t)first, (size_t)(end - first), MADV_HUGEPAGE); /* what comes */
+    madvise((void *)(uintptr_t)first, (size_t)(end - first), MADV_COLLAPSE); /* what is there */
 }
 
-/* At a place where huge pages fit. */
 static void *map_file(int fd, uint64_t bytes)
 {
-    if (bytes > SIZE_MAX - HUGE) {
-        errno = ENOMEM;
-        return MAP_FAILED;
-    }
-    size_t slack = bytes < HUGE ? 0 : HUGE, size = (size_t)bytes;
-    char *room = mmap(NULL, size + slack, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (room == MAP_FAILED)
-        return MAP_FAILED;
-    size_t before = slack ? (HUGE - (uintptr_t)room % HUGE) % HUGE : 0;
-    void *map = mmap(room + before, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0);
-    int error = errno;
-    if (map == MAP_FAILED) {
-        munmap(room, size + slack);
-        errno = error;
-        return MAP_FAILED;
-    }
-    size_t page = (size_t)sysconf(_SC_PAGESIZE), used = (size + page - 1) / page * page;
-    if (before)
-        munmap(room, before);
-    if (before + used < size + slack)
-        munmap(room + before + used, size + slack - before - used);
-    return map;
+    return mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 }
 
 /* All of it is there from the beginning: later there is nobody to tell that memory has run out. */
@@ -76,22 +50,16 @@ kvferry_status ucx_memory_allocate(uint64_t bytes, int *fd, void **address, kvfe
         return KVFERRY_NO_MEMORY;
     int file = memfd_create("kvferry", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     void *mapped = MAP_FAILED;
-    int error = file < 0 || ftruncate(file, (off_t)bytes) != 0 ? errno : 0;
+    int error = file < 0 ? errno : fill_file(file, bytes);
     if (!error) {
         mapped = map_file(file, bytes);
         error = mapped == MAP_FAILED ? errno : 0;
-    }
-    if (!error) {
-        ucx_memory_make_huge((uint64_t)(uintptr_t)mapped, bytes);
-        error = fill_file(file, bytes);
     }
     if (!error) {
         *fd = file;
         *address = mapped;
         return KVFERRY_OK;
     }
-    if (mapped != MAP_FAILED)
-        munmap(mapped, (size_t)bytes);
     if (file >= 0)
         close(file);
     base_report_add(report, "engine_failed", NULL,
