@@ -367,26 +367,6 @@ static void a_write_that_fails_fails_the_transfer(void **state)
     end(&t);
 }
 
-/* It may have given up a connection whose last bytes lie in a queue here. */
-static void a_writers_word_may_be_ahead_of_its_bytes(void **state)
-{
-    (void)state;
-    two t = begin();
-    t.r->nodes[t.p].hold = true;
-    offer(&t, "t");
-    ask(&t, "t");
-    assert_int_equal(core_abort(t.r->nodes[t.d].core, KVFERRY_SIDE_DECODE, "t", t.r->now), KVFERRY_OK);
-    rig_expect_end(t.r, t.d, "t", KVFERRY_OUTCOME_ABORTED, "target_aborted");
-    rig_wait(t.r, RIG_LINGER_MS - 1);
-    rig_quiet(t.r, t.d);
-    assert_int_equal(counts_of(t.r, t.d).quarantined_blocks, 2);
-    rig_wait(t.r, 1);
-    assert_true(rig_has(t.r, t.d, KVFERRY_EVENT_RELEASED, "t"));
-    rig_expect_released(t.r, t.d, "t", KVFERRY_OUTCOME_ABORTED, "target_aborted");
-    ended(&t, t.p, "t", KVFERRY_OUTCOME_FAILED, "target_aborted");
-    end(&t);
-}
-
 static void a_dead_writer_lingers(void **state)
 {
     (void)state;
@@ -594,7 +574,6 @@ int main(void)
         cmocka_unit_test(a_deadline_ends_an_ask_and_its_source_is_told),
         cmocka_unit_test(a_deadline_while_it_is_written_leaves_a_quarantine),
         cmocka_unit_test(a_write_that_fails_fails_the_transfer),
-        cmocka_unit_test(a_writers_word_may_be_ahead_of_its_bytes),
         cmocka_unit_test(a_dead_writer_lingers),
         cmocka_unit_test(nobody_lingers_in_their_sleep),
         cmocka_unit_test(a_silent_writer_is_not_dead),

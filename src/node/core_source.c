@@ -230,6 +230,8 @@ void core_source_again(node_core *core, core_source *source)
     if (source->line)
         core_line_close(core, source->line);
     source->line = NULL;
+    set_welcomed(core, source, false); /* until it answers over the new link, it is greeted again and again */
+    core_source_busy(core, source);
     greet(core, source);
 }
 

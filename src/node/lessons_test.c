@@ -66,6 +66,23 @@ static void a_late_write_never_lands_in_a_block_with_a_new_owner(void **state)
     rig_free(t.r);
 }
 
+/* The same: the writer gives up a connection whose last bytes lie in a queue here, and its word is faster. */
+static void a_writers_word_may_be_ahead_of_its_bytes(void **state)
+{
+    (void)state;
+    two t = begin(1, 1);
+    t.r->nodes[t.p].hold = true;
+    offer(&t, t.p, "t");
+    ask(&t, t.d, "t");
+    assert_int_equal(core_abort(t.r->nodes[t.d].core, KVFERRY_SIDE_DECODE, "t", t.r->now), KVFERRY_OK);
+    rig_expect_end(t.r, t.d, "t", KVFERRY_OUTCOME_ABORTED, "target_aborted");
+    rig_wait(t.r, RIG_LINGER_MS - 1);
+    rig_quiet(t.r, t.d);
+    rig_wait(t.r, 1);
+    assert_true(rig_has(t.r, t.d, KVFERRY_EVENT_RELEASED, "t"));
+    rig_free(t.r);
+}
+
 /* sglang#30254, LMCache#5048: half-written blocks are sent. */
 static void nothing_is_sent_before_it_is_ready(void **state)
 {
@@ -398,6 +415,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_late_write_never_lands_in_a_block_with_a_new_owner),
+        cmocka_unit_test(a_writers_word_may_be_ahead_of_its_bytes),
         cmocka_unit_test(nothing_is_sent_before_it_is_ready),
         cmocka_unit_test(done_comes_after_the_last_write),
         cmocka_unit_test(an_id_that_is_over_is_not_taken_for_another_transfer),
