@@ -13,8 +13,12 @@
 #define RIG_CELL_BYTES 8
 #endif
 
+#ifndef RIG_BLOCK_COUNT /* more, where many transfers are to be there at once */
+#define RIG_BLOCK_COUNT 32
+#endif
+
 enum {
-    RIG_BLOCKS = 32, /* of each group */
+    RIG_BLOCKS = RIG_BLOCK_COUNT, /* of each group */
     RIG_TOKENS = 4,  /* a block */
     RIG_LAYERS = 4,
     RIG_HEADS = 4,
