@@ -148,8 +148,7 @@ static void test_what_is_no_directory(void **state)
         "{\"0\": {\"engine_id\": \"e\", \"worker_addr\": {\"0\": []}}}",
         "{\"0\": {\"engine_id\": \"e\", \"worker_addr\": {\"0\": {\"x\": \"tcp://h:1\"}}}}",
         "{\"0\": {\"engine_id\": \"e\", \"worker_addr\": {\"0\": {\"0\": \"h:1\"}}}}",
-        "{\"0\": {\"engine_id\": \"e\", \"worker_addr\": {\"0\": {\"0\": \"tcp://h:1\", \"1\": "
-        "7}}}}",
+        "{\"0\": {\"engine_id\": \"e\", \"worker_addr\": {\"0\": {\"0\": \"tcp://h:1\", \"1\": 7}}}}",
     };
     for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
         node_directory directory = {0};
