@@ -65,7 +65,7 @@ class KvferryConnector(KVConnectorBase_V1, SupportsHMA):
         return self._scheduler
 
     def get_loaded_kv_cache_group_ids(self, request: Request) -> tuple[int, ...]:
-        return self._kv_cache_config.transfer_group_ids
+        return self.scheduler.wholly_loaded_groups
 
     def on_new_request(self, request: Request) -> None:
         self.scheduler.on_new_request(request)

@@ -107,11 +107,24 @@ class Scheduler:
             (next(iter(layer_specs(group).values())), group.kv_cache_spec.block_size)
             for group in kv_cache_config.transfer_groups
         ]
+        self.wholly_loaded_groups = self._wholly_loaded()
         self._next = Metadata()
         self._waiting: dict[str, _Waiting] = {}  # by request id
         self._loading: dict[str, str] = {}  # request id -> transfer id, until reported
         self._expected: set[str] = set()
         self.stats = KvferryStats()
+
+    def _wholly_loaded(self) -> tuple[int, ...]:
+        """Groups whose new blocks vLLM need not zero. Of a paged group's last block only the tokens that there are
+        get loaded, and kernels also read what lies behind them: times zero, which is no zero if it is NaN."""
+        config = self._kv_cache_config
+        if any(getattr(group.kv_cache_spec, "prefix_replay_tokens", 0) for group in config.kv_cache_groups):
+            return config.transfer_group_ids  # here the answer also says whether the replayed window comes along
+        return tuple(
+            group_id
+            for group_id, (spec, _) in zip(config.transfer_group_ids, self._groups, strict=True)
+            if KINDS[type(spec).__name__] != PAGED
+        )
 
     # --- arrival ----------------------------------------------------------------------------------
 
