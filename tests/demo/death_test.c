@@ -74,7 +74,7 @@ static void killed_workers(void **state)
 static void stopped_worker(void **state)
 {
     (void)state;
-    disturb(ENDLESS " --timeout 2", 5, SIGSTOP, 1000, 1, "said nothing for 2 s");
+    disturb(ENDLESS " --timeout 2", 5, SIGSTOP, 4000, 1, "said nothing for 2 s"); /* past the handshakes */
 }
 
 static void interrupted(void **state)
