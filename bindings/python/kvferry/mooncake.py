@@ -273,7 +273,7 @@ def _submit(
     engine = _engines[self]
     listed = [(copies[at].local, copies[at].remote, copies[at].bytes) for at in range(count)]
     # The function pointer is the library's and stays; the object around it is only valid in this call.
-    ended = _BatchEnd(ctypes.cast(end, c_void_p).value)
+    ended = _BatchEnd(ctypes.cast(end, c_void_p).value or 0)
     engine.submit(engine.peers[peer], direction == _WRITE, listed, ended, batch)
     return _OK
 

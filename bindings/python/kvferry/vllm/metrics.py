@@ -53,6 +53,8 @@ _COUNTS = {
 class KvferryStats(KVConnectorStats):
     """Observations since they were last taken. Used by one thread; never raises out of a step."""
 
+    data: dict[str, Any]
+
     def __init__(self, data: dict[str, Any] | None = None) -> None:
         super().__init__(data=data or {})
 
