@@ -102,7 +102,7 @@ def _on_meta() -> Any:
     import torch
     from torch.overrides import TorchFunctionMode
 
-    class OnMeta(TorchFunctionMode):  # type: ignore[misc]
+    class OnMeta(TorchFunctionMode):
         def __torch_function__(self, func: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
             kwargs = dict(kwargs or {})
             device = kwargs.get("device")
