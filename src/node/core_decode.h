@@ -62,7 +62,6 @@ struct core_source {
     uint64_t heard;      /* when it last said anything */
     uint64_t unanswered; /* since when it owes an answer; 0: it does not */
     core_linger linger; /* dead: what it sent may still arrive */
-    uint64_t tried;      /* when HELLO was last sent */
     uint64_t lease_ns;
     core_part *parts;    /* not yet closed */
     core_timer timer;

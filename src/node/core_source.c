@@ -39,7 +39,6 @@ static void set_welcomed(node_core *core, core_source *source, bool welcomed)
 
 static void greet(node_core *core, core_source *source)
 {
-    source->tried = core->now;
     if (!source->line)
         source->line = core_line_open(core, source->address, CORE_USE_SOURCE, source);
     if (!source->line)

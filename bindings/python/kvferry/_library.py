@@ -15,7 +15,8 @@ from typing import Any
 #: minor version are these.
 INTERFACE = (0, 1)
 
-OK, REFUSED, INVALID, MALFORMED, NO_MEMORY, NO_SPACE = range(6)
+OK, REFUSED, INVALID, MALFORMED, NO_MEMORY, NO_SPACE, NOT_FOUND, UNSUPPORTED, BUSY, TIMEOUT = range(10)
+ENGINE = 13
 
 
 class CWorker(ctypes.Structure):
@@ -80,6 +81,17 @@ class CReason(ctypes.Structure):
     _fields_ = [
         (name, c_char_p)
         for name in ("code", "worker", "layer", "stream", "axis", "place", "expected", "found", "message")
+    ]
+
+
+class CEngineOptions(ctypes.Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("transport", c_char_p),
+        ("net_devices", c_char_p),
+        ("max_outstanding", c_uint64),
+        ("own", c_void_p),
+        ("name", c_char_p),
     ]
 
 

@@ -22,6 +22,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kvferry import _library
+from kvferry._address import with_port
+from kvferry._library import BUSY, ENGINE, NO_SPACE, OK, CEngineOptions
 from kvferry.report import Error, Report
 
 NAME = "mooncake-python"
@@ -29,7 +31,6 @@ NAME = "mooncake-python"
 #: The first version whose writes over TCP are visible at the target when they are said to be done.
 OLDEST = (0, 3, 12)
 
-_OK, _UNSUPPORTED, _BUSY, _ENGINE, _NO_SPACE = 0, 7, 8, 13, 5
 _WRITE = 0
 
 #: More than about 2,048 descriptors with one peer hang the TCP transport (docs/engines.md).
@@ -56,15 +57,11 @@ class _CCapabilities(ctypes.Structure):
     ]
 
 
-class _CEngineOptions(ctypes.Structure):
-    _fields_ = [("size", c_size_t), ("transport", c_char_p), ("net_devices", c_char_p)]
-
-
 _BatchEnd = CFUNCTYPE(None, c_void_p, c_int, c_char_p)
 
 # The members of struct kvferry_engine_ops behind `name`, in their order.
 _MEMBERS: dict[str, Any] = {
-    "open": CFUNCTYPE(c_int, POINTER(_CEngineOptions), POINTER(c_void_p), c_void_p),
+    "open": CFUNCTYPE(c_int, POINTER(CEngineOptions), POINTER(c_void_p), c_void_p),
     "close": CFUNCTYPE(None, c_void_p),
     "capabilities": CFUNCTYPE(None, c_void_p, POINTER(_CCapabilities)),
     "fd": CFUNCTYPE(c_int, c_void_p),
@@ -105,7 +102,7 @@ class _Engine:
         host = os.environ.get("VLLM_HOST_IP") or "127.0.0.1"
         if self._engine.initialize(host, "P2PHANDSHAKE", transport or "tcp", devices) != 0:
             raise RuntimeError(f"TransferEngine.initialize({host!r}, 'P2PHANDSHAKE', {transport or 'tcp'!r}) failed")
-        self.session = f"{'[' + host + ']' if ':' in host else host}:{self._engine.get_rpc_port()}".encode()
+        self.session = with_port(host, self._engine.get_rpc_port()).encode()
         self._pool = ThreadPoolExecutor(max_workers=8, thread_name_prefix="kvferry-mooncake")
         self._ended: queue.SimpleQueue[tuple[Any, int, int, bytes | None]] = queue.SimpleQueue()
         self.wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -133,13 +130,13 @@ class _Engine:
     def _move(self, session: str, write: bool, copies: list[tuple[int, int, int]], end: Any, batch: int) -> None:
         local, remote, sizes = (list(column) for column in zip(*copies, strict=True))
         call = self._engine.batch_transfer_sync_write if write else self._engine.batch_transfer_sync_read
-        status, detail = _OK, None
+        status, detail = OK, None
         try:
             code = call(session, local, remote, sizes)
             if code != 0:
-                status, detail = _ENGINE, f"Mooncake: {len(copies)} copies with {session} failed: {code}".encode()
+                status, detail = ENGINE, f"Mooncake: {len(copies)} copies with {session} failed: {code}".encode()
         except Exception as error:
-            status, detail = _ENGINE, f"Mooncake: {error}".encode()
+            status, detail = ENGINE, f"Mooncake: {error}".encode()
         self._ended.put((end, batch, status, detail))
         os.eventfd_write(self.wake, 1)
 
@@ -181,7 +178,7 @@ def _guarded(function: Callable[..., int]) -> Callable[..., int]:
             return function(*arguments)
         except Exception as error:
             _say(arguments[-1], error)
-            return _ENGINE
+            return ENGINE
 
     return call
 
@@ -189,9 +186,9 @@ def _guarded(function: Callable[..., int]) -> Callable[..., int]:
 def _export(data: bytes, out: int, size: Any) -> int:
     room, size.contents.value = size.contents.value, len(data)
     if room < len(data):
-        return _NO_SPACE
+        return NO_SPACE
     ctypes.memmove(out, data, len(data))
-    return _OK
+    return OK
 
 
 @_guarded
@@ -200,7 +197,7 @@ def _open(options: Any, out: Any, report: int | None) -> int:
     engine = _Engine(_library.text(given.transport), _library.text(given.net_devices))
     out[0] = number = next(_numbers)
     _engines[number] = engine
-    return _OK
+    return OK
 
 
 def _close(self: int) -> None:
@@ -216,7 +213,7 @@ def _fd(self: int) -> int:
 
 
 def _arm(self: int) -> int:
-    return _BUSY if _engines[self].waits() else _OK
+    return BUSY if _engines[self].waits() else OK
 
 
 def _progress(self: int) -> bool:
@@ -229,7 +226,7 @@ def _segment_register(self: int, address: int, size: int, memory: int, out: Any,
     engine.register(address, size)
     out[0] = number = next(engine.numbers)
     engine.segments[number] = address
-    return _OK
+    return OK
 
 
 def _segment_unregister(self: int, segment: int) -> None:
@@ -250,12 +247,12 @@ def _peer_connect(self: int, data: int, size: int, out: Any, report: int | None)
     engine = _engines[self]
     out[0] = number = next(engine.numbers)
     engine.peers[number] = _Peer(ctypes.string_at(data, size).decode())
-    return _OK
+    return OK
 
 
 def _segment_import(self: int, peer: int, data: int, size: int, out: Any, report: int | None) -> int:
     out[0] = 1
-    return _OK
+    return OK
 
 
 def _peer_lost(self: int, peer: int) -> bool:
@@ -275,7 +272,7 @@ def _submit(
     # The function pointer is the library's and stays; the object around it is only valid in this call.
     ended = _BatchEnd(ctypes.cast(end, c_void_p).value or 0)
     engine.submit(engine.peers[peer], direction == _WRITE, listed, ended, batch)
-    return _OK
+    return OK
 
 
 def _wheel_version() -> tuple[int, ...]:
@@ -322,7 +319,7 @@ def engine_name() -> str:
         },
     )
     engine = c_void_p()
-    if library.kvferry_engine_open(b"mooncake", None, byref(engine), None) == _OK:
+    if library.kvferry_engine_open(b"mooncake", None, byref(engine), None) == OK:
         library.kvferry_engine_close(engine)
         return "mooncake"
     return add_engine()

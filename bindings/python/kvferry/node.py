@@ -13,23 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvferry import _library
+from kvferry._library import CEngineOptions
 from kvferry.layout import Layout
 from kvferry.report import Reason, Report, check, reasons_of
 
-_NOT_FOUND, _TIMEOUT = 6, 9
-
 _LogFunction = ctypes.CFUNCTYPE(None, c_void_p, c_int, c_char_p)
-
-
-class _CEngineOptions(ctypes.Structure):
-    _fields_ = [
-        ("size", c_size_t),
-        ("transport", c_char_p),
-        ("net_devices", c_char_p),
-        ("max_outstanding", c_uint64),
-        ("own", c_void_p),
-        ("name", c_char_p),
-    ]
 
 
 class _CNodeOptions(ctypes.Structure):
@@ -43,7 +31,7 @@ class _CNodeOptions(ctypes.Structure):
         ("bootstrap_rank", c_uint32),
         ("metrics_listen", c_char_p),
         ("engine", c_char_p),
-        ("engine_options", POINTER(_CEngineOptions)),
+        ("engine_options", POINTER(CEngineOptions)),
         ("key_file", c_char_p),
         ("allowed_keys", c_char_p),
         ("insecure", c_bool),
@@ -274,8 +262,8 @@ class Node:
     ) -> None:
         self._functions = _functions()
         self._handle = c_void_p()
-        engine = _CEngineOptions(
-            size=ctypes.sizeof(_CEngineOptions), transport=_bytes(transport), net_devices=_bytes(net_devices)
+        engine = CEngineOptions(
+            size=ctypes.sizeof(CEngineOptions), transport=_bytes(transport), net_devices=_bytes(net_devices)
         )
         given = _CNodeOptions(size=ctypes.sizeof(_CNodeOptions), engine_options=ctypes.pointer(engine))
         known = {name for name, *_ in _CNodeOptions._fields_} - {"size", "log", "log_context", "engine_options"}
@@ -317,7 +305,7 @@ class Node:
 
     @staticmethod
     def _waited(status: int) -> bool:
-        if status == _TIMEOUT:
+        if status == _library.TIMEOUT:
             return False
         check(status)
         return True
@@ -400,7 +388,7 @@ class Node:
     def abort(self, side: Side, transfer_id: str) -> bool:
         """False: there is none that has not ended."""
         status = self._functions.kvferry_node_abort(self._handle, side, transfer_id.encode())
-        if status == _NOT_FOUND:
+        if status == _library.NOT_FOUND:
             return False
         check(status)
         return True
@@ -461,7 +449,7 @@ def query(address: str, key_file: str = "", timeout: float = 5) -> dict[str, Any
         status = _functions().kvferry_node_query(
             address.encode(), key_file.encode(), round(timeout * 1000), byref(text), byref(size), report.handle
         )
-        if status == _TIMEOUT:
+        if status == _library.TIMEOUT:
             raise TimeoutError(f"{address} does not answer")
         report.check(status)
     return _taken_json(text, size)

@@ -31,6 +31,8 @@ from urllib.parse import urlsplit, urlunsplit
 from aiohttp import ClientConnectorError, ClientError, ClientResponse, ClientSession, ClientTimeout, TCPConnector, web
 from multidict import CIMultiDict
 
+from kvferry._address import with_port
+
 __all__ = ["Failure", "PrefillServer", "main", "make_application", "prefill_body"]
 
 log = logging.getLogger("kvferry.proxy")
@@ -143,7 +145,7 @@ def bootstrap_url(server: str, text: str | None) -> str:
     if text is not None and not text.isdigit():
         return server_url(text)
     host = urlsplit(server).hostname or ""
-    return f"http://{f'[{host}]' if ':' in host else host}:{text or BOOTSTRAP_PORT}"
+    return f"http://{with_port(host, text or BOOTSTRAP_PORT)}"
 
 
 # --- what is asked of each side --------------------------------------------------------------------

@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING
 
 from vllm import envs
 
+from kvferry._address import with_port
+
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
-
-
-def _with_port(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _is_loopback(host: str) -> bool:
@@ -53,5 +51,5 @@ class Bootstrap:
             place = parallel.data_parallel_master_ip
         serves = tp_rank == 0 and pp_rank == 0 and not dp_rank
         everywhere = "::" if ":" in host else "0.0.0.0"
-        listen = _with_port(host if _is_loopback(host) else everywhere, port) if serves else ""
-        return cls(listen, f"http://{_with_port(place, port)}", dp_rank or 0)
+        listen = with_port(host if _is_loopback(host) else everywhere, port) if serves else ""
+        return cls(listen, f"http://{with_port(place, port)}", dp_rank or 0)

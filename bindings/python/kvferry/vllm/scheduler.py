@@ -80,12 +80,15 @@ class _Waiting:
     renew_at: float
 
 
+def _replays(kv_cache_config: KVCacheConfig) -> bool:
+    """Whether vLLM computes the last window of a prefix hit again."""
+    return any(getattr(group.kv_cache_spec, "prefix_replay_tokens", 0) for group in kv_cache_config.kv_cache_groups)
+
+
 def has_state(kv_cache_config: KVCacheConfig) -> bool:
     """Whether a request has state that is valid at one position only, so that its last prompt element is
     left to the decode side. (A bounded replay counts too: its window is laid out for that element.)"""
-    return kv_cache_config.has_mamba_layers or any(
-        getattr(group.kv_cache_spec, "prefix_replay_tokens", 0) for group in kv_cache_config.kv_cache_groups
-    )
+    return kv_cache_config.has_mamba_layers or _replays(kv_cache_config)
 
 
 def live_state_block(blocks: Sequence[int], spec: MambaSpec) -> list[int]:
@@ -118,7 +121,7 @@ class Scheduler:
         """Groups whose new blocks vLLM need not zero. Of a paged group's last block only the tokens that there are
         get loaded, and kernels also read what lies behind them: times zero, which is no zero if it is NaN."""
         config = self._kv_cache_config
-        if any(getattr(group.kv_cache_spec, "prefix_replay_tokens", 0) for group in config.kv_cache_groups):
+        if _replays(config):
             return config.transfer_group_ids  # here the answer also says whether the replayed window comes along
         return tuple(
             group_id

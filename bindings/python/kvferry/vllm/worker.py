@@ -14,6 +14,7 @@ from vllm.logger import init_logger
 from vllm.utils.network_utils import get_ip
 
 from kvferry import mooncake
+from kvferry._address import with_port
 from kvferry.layout import Layout
 from kvferry.layout import Worker as LayoutWorker
 from kvferry.node import Event, EventKind, LogLevel, Memory, Node, Outcome, Segment, Side, Table
@@ -129,7 +130,7 @@ class Worker:
         return Node(
             layout,
             segments,
-            listen=f"tcp://{'[' + host + ']' if ':' in host else host}:0",
+            listen=f"tcp://{with_port(host, 0)}",
             bootstrap_listen=bootstrap.listen,
             bootstrap=bootstrap.url,
             bootstrap_rank=bootstrap.dp_rank,
