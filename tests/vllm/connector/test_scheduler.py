@@ -76,18 +76,28 @@ def test_tables_begin_at_the_local_hit(hybrid):
     assert (ask.engine_id, ask.bootstrap) == ("prefill-0", "http://127.0.0.1:8998")
 
 
+WINDOW = SlidingWindowSpec(block_size=16, num_kv_heads=2, head_size=8, dtype=ATTENTION.dtype, sliding_window=32)
+
+
 def test_a_window_keeps_its_nulls_in_their_places():
-    window = SlidingWindowSpec(
-        block_size=16,
-        num_kv_heads=2,
-        head_size=8,
-        dtype=ATTENTION.dtype,
-        sliding_window=32,
-    )
-    scheduler, one = consumer(cache_config(ATTENTION, window)), request(64, decode_params())
+    scheduler, one = consumer(cache_config(ATTENTION, WINDOW)), request(65, decode_params())
     scheduler.update_state_after_alloc(one, blocks([1, 2, 3, 4], [0, 0, 5, 6]), 64)
     (ask,) = scheduler.build_metadata().asks
     assert ask.groups == [(0, [1, 2, 3, 4]), (0, [0, 0, 5, 6])]
+
+
+def test_a_window_ends_before_the_element_that_is_computed_again():
+    # Loaded whole, a prompt of 64 would have the window's tokens 33 to 63, and vLLM computes token 63 again, which
+    # reads token 32 (or, where 32 begins a block, the null block in its place).
+    config = cache_config(ATTENTION, WINDOW)
+    scheduler, one = consumer(config), request(64, decode_params())
+    assert scheduler.get_num_new_matched_tokens(one, 0) == (63, True)
+    scheduler.update_state_after_alloc(one, blocks([1, 2, 3, 4], [0, 0, 5, 6]), 63)
+    assert scheduler.build_metadata().asks[0].tokens == 63
+    # The prefill side would give up the block of token 32, too.
+    prefill, one = producer(config), request(64, prefill_params())
+    prefill.on_new_request(one)
+    assert one.num_prompt_tokens == 63
 
 
 @pytest.mark.parametrize(("table", "live"), [([5], [5]), ([0, 5, 6, 7], [5]), ([5, 6], [5]), ([], [])])

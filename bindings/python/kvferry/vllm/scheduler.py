@@ -85,10 +85,15 @@ def _replays(kv_cache_config: KVCacheConfig) -> bool:
     return any(getattr(group.kv_cache_spec, "prefix_replay_tokens", 0) for group in kv_cache_config.kv_cache_groups)
 
 
-def has_state(kv_cache_config: KVCacheConfig) -> bool:
-    """Whether a request has state that is valid at one position only, so that its last prompt element is
-    left to the decode side. (A bounded replay counts too: its window is laid out for that element.)"""
-    return kv_cache_config.has_mamba_layers or _replays(kv_cache_config)
+def leaves_last(kv_cache_config: KVCacheConfig) -> bool:
+    """Whether the last prompt element is left to the decode side, which computes it in any case: where a request
+    has a state or a ring, which is valid at one position only; and where it has a window, which after the last
+    element lacks the first token that this element itself reads. (A bounded replay lays its window out for that
+    element, too.)"""
+    specs = [spec for group in kv_cache_config.transfer_groups for spec in layer_specs(group).values()]
+    return _replays(kv_cache_config) or any(
+        KINDS[type(spec).__name__] != PAGED or getattr(spec, "sliding_window", None) for spec in specs
+    )
 
 
 def live_state_block(blocks: Sequence[int], spec: MambaSpec) -> list[int]:
@@ -104,7 +109,7 @@ class Scheduler:
         self._kv_cache_config = kv_cache_config
         self._prefills = config.is_kv_producer
         self._decodes = config.is_kv_consumer
-        self._has_state = has_state(kv_cache_config)
+        self._leaves_last = leaves_last(kv_cache_config)
         # vLLM wraps the specs of a group whose layers differ; they are of one kind, and share its blocks.
         self._groups = [
             (next(iter(layer_specs(group).values())), group.kv_cache_spec.block_size)
@@ -141,7 +146,7 @@ class Scheduler:
                     params["remote_engine_id"], params["transfer_id"], time.monotonic() + RENEW_SECONDS
                 )
         elif params.get("do_remote_decode") and self._offered(request, params):
-            if self._has_state:
+            if self._leaves_last:
                 self._drop_last_element(request, params)
             if params["transfer_id"] not in self._expected:
                 self._expected.add(params["transfer_id"])
@@ -196,8 +201,8 @@ class Scheduler:
     # --- decode side --------------------------------------------------------------------------------
 
     def _boundary(self, request: Request) -> int:
-        """How many tokens the prefill side computes of the request's prompt, and this side loads."""
-        return request.num_prompt_tokens - 1 if self._has_state else request.num_prompt_tokens
+        """How many tokens of the request's prompt this side loads; it computes from there on."""
+        return request.num_prompt_tokens - 1 if self._leaves_last else request.num_prompt_tokens
 
     def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int, bool]:
         params = request.kv_transfer_params
@@ -292,11 +297,11 @@ class Scheduler:
         self._expected.discard(transfer_id)
         tokens = request.num_prompt_tokens
         if request.status == RequestStatus.FINISHED_LENGTH_CAPPED and any(block_ids):
-            if not self._has_state or request.num_computed_tokens == tokens:
+            if not self._leaves_last or request.num_computed_tokens == tokens:
                 self._next.offers.append(Offer(request.request_id, transfer_id, tokens, self._tables(block_ids, 0)))
                 return True
             logger.error(
-                "kvferry: request %s is not transferred: its state covers %d tokens, expected %d",
+                "kvferry: request %s is not transferred: its cache covers %d tokens, expected %d",
                 request.request_id,
                 request.num_computed_tokens,
                 tokens,
