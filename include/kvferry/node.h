@@ -233,7 +233,8 @@ typedef enum kvferry_side {
 
 /*
  * Ends a transfer: the event ENDED comes at once (aborted), RELEASED when nothing is written any more.
- * Peers are told. KVFERRY_NOT_FOUND: there is none that has not ended.
+ * Peers are told. What is only expected (kvferry_node_expect) ends too, without events: whoever asks
+ * for it fails at once. KVFERRY_NOT_FOUND: there is none that has not ended.
  */
 KVFERRY_API kvferry_status kvferry_node_abort(kvferry_node *node, kvferry_side side,
                                               const char *transfer_id);

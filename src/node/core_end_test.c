@@ -140,6 +140,27 @@ static void an_expected_offer_is_waited_for(void **state)
     end(&t);
 }
 
+/* A prefill request that its client gives up: its decode side must not wait for a lease. */
+static void an_expectation_that_is_aborted_ends_asks(void **state)
+{
+    (void)state;
+    two t = begin();
+    node_core *core = t.r->nodes[t.p].core;
+    assert_int_equal(core_expect(core, "t", t.r->now, t.r->report), KVFERRY_OK);
+    ask(&t, "t");
+    abort_at(&t, t.p, "t");
+    ended(&t, t.d, "t", KVFERRY_OUTCOME_FAILED, "source_aborted");
+    assert_int_equal(core_expect(core, "u", t.r->now, t.r->report), KVFERRY_OK);
+    abort_at(&t, t.p, "u");
+    ask(&t, "u"); /* afterwards */
+    ended(&t, t.d, "u", KVFERRY_OUTCOME_FAILED, "transfer_over");
+    assert_int_equal(core_expect(core, "u", t.r->now, t.r->report), KVFERRY_REFUSED);
+    assert_true(rig_reports(t.r, "transfer_over"));
+    assert_int_equal(rig_offer(t.r, t.p, "u", 5, 8, KVFERRY_READY), KVFERRY_REFUSED);
+    rig_quiet(t.r, t.p); /* nothing was offered: no events */
+    end(&t);
+}
+
 static void an_ask_before_ready_waits(void **state)
 {
     (void)state;
@@ -563,6 +584,7 @@ int main(void)
         cmocka_unit_test(an_ask_before_the_offer_waits),
         cmocka_unit_test(an_ask_that_is_never_offered_fails),
         cmocka_unit_test(an_expected_offer_is_waited_for),
+        cmocka_unit_test(an_expectation_that_is_aborted_ends_asks),
         cmocka_unit_test(an_ask_before_ready_waits),
         cmocka_unit_test(doubled_messages_change_nothing),
         cmocka_unit_test(ids_are_used_once),

@@ -154,14 +154,18 @@ static void on_time(node_core *core, void *owner)
 
 /* --- the end ---------------------------------------------------------------------------------------------- */
 
-static void become_past(node_core *core, core_supply *offer)
+static void settle_all(node_core *core, core_supply *offer, wire_outcome outcome, const char *code,
+                       const char *text, const kvferry_report *reasons)
 {
-    core->offer_count--;
-    core->statistics.unreleased[KVFERRY_SIDE_PREFILL]--;
-    core_event_set_work(offer->released, 0, 0, core->now - offer->ended_at);
-    core_event_queue(core, offer->released);
-    offer->released = NULL;
-    core_log(core, KVFERRY_LOG_DEBUG, "transfer %s: offered blocks released", offer->id);
+    offer->held = true;
+    for (core_member *member = offer->members; member; member = member->next)
+        core_member_settle(core, member, outcome, code, text, reasons);
+    offer->held = false;
+}
+
+/* That it is over, for those who still ask. */
+static void remember(node_core *core, core_supply *offer)
+{
     empty_offer(core, offer);
     offer->state = CORE_SUPPLY_PAST;
     offer->lease_end = core_after(core, core->options.remember_ns);
@@ -172,6 +176,17 @@ static void become_past(node_core *core, core_supply *offer)
     while (core->past_offers != offer && (core->past_count > core->options.max_transfers ||
                                           core->kept_members > core_kept_limit(core)))
         forget(core, core->past_offers);
+}
+
+static void become_past(node_core *core, core_supply *offer)
+{
+    core->offer_count--;
+    core->statistics.unreleased[KVFERRY_SIDE_PREFILL]--;
+    core_event_set_work(offer->released, 0, 0, core->now - offer->ended_at);
+    core_event_queue(core, offer->released);
+    offer->released = NULL;
+    core_log(core, KVFERRY_LOG_DEBUG, "transfer %s: offered blocks released", offer->id);
+    remember(core, offer);
 }
 
 void core_supply_end(node_core *core, core_supply *offer, kvferry_outcome outcome, const char *code,
@@ -200,10 +215,7 @@ void core_supply_end(node_core *core, core_supply *offer, kvferry_outcome outcom
              offer->id, kvferry_outcome_name(outcome), done ? "all have settled" : text);
     core_supply_schedule(core, offer);
     wire_outcome told = outcome == KVFERRY_OUTCOME_ABORTED ? WIRE_ABORTED : WIRE_FAILED;
-    offer->held = true;
-    for (core_member *member = offer->members; member; member = member->next)
-        core_member_settle(core, member, told, code, text, reasons);
-    offer->held = false;
+    settle_all(core, offer, told, code, text, reasons);
     core_supply_advance(core, offer);
 }
 
@@ -249,10 +261,8 @@ static void drop_early(node_core *core)
 {
     core_supply *oldest = core->early_offers;
     core->statistics.ignored++;
-    oldest->held = true;
-    for (core_member *member = oldest->members; member; member = member->next)
-        core_member_settle(core, member, WIRE_FAILED, "too_many_transfers",
-                           "too many asks wait for what was not offered", NULL);
+    settle_all(core, oldest, WIRE_FAILED, "too_many_transfers",
+               "too many asks wait for what was not offered", NULL);
     forget(core, oldest);
 }
 
@@ -420,11 +430,20 @@ kvferry_status core_ready(node_core *core, const char *transfer_id, uint64_t now
 
 kvferry_status core_supply_abort(node_core *core, const char *transfer_id)
 {
+    static const char code[] = "source_aborted", text[] = "the prefill side aborted";
     core_supply *offer = core_supply_find(core, transfer_id);
-    if (!offer || offer->state != CORE_SUPPLY_LIVE)
+    if (offer && offer->state == CORE_SUPPLY_LIVE) {
+        core_supply_end(core, offer, KVFERRY_OUTCOME_ABORTED, code, text, NULL);
+        return KVFERRY_OK;
+    }
+    if (!offer || !offer->expected)
         return KVFERRY_NOT_FOUND;
-    core_supply_end(core, offer, KVFERRY_OUTCOME_ABORTED, "source_aborted", "the prefill side aborted",
-                    NULL);
+    settle_all(core, offer, WIRE_ABORTED, code, text, NULL);
+    leave_list(core, offer);
+    offer->expected = false;
+    offer->outcome = KVFERRY_OUTCOME_ABORTED;
+    core_log(core, KVFERRY_LOG_INFO, "transfer %s: expected, and not offered: %s", offer->id, text);
+    remember(core, offer);
     return KVFERRY_OK;
 }
 

@@ -226,6 +226,8 @@ static bool wait_for_blocks(sim_world *world, const sim_act *act)
 static void act_offer(sim_world *world, sim_worker *worker, const sim_act *act)
 {
     const sim_request *request = &world->requests[act->request];
+    if (worker->withdrawn[act->request])
+        return;
     sim_transfer *transfer = new_transfer(world, worker, act->request, KVFERRY_SIDE_PREFILL);
     uint32_t owner = (uint32_t)world->transfer_count + 1;
     transfer->tables.tokens = request->source_tokens;
@@ -415,6 +417,8 @@ void sim_abort_one(sim_world *world, sim_worker *worker, uint32_t request, kvfer
     kvferry_status status =
         core_abort(worker->core, side, world->requests[request].id, sim_clock(world, worker));
     sim_trace(world, "w%u aborts r%u: %s", worker->slot, request, kvferry_status_name(status));
+    if (!live && status == KVFERRY_OK)
+        worker->withdrawn[request] = true;
     if (live && status != KVFERRY_OK)
         sim_fail(world, "abort", "worker %" PRIu32 ": r%" PRIu32 ": %s", worker->slot, request,
                  kvferry_status_name(status));

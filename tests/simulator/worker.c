@@ -105,6 +105,7 @@ void sim_worker_start(sim_world *world, uint32_t slot)
     worker->live_count = worker->live_writes = worker->spins = 0;
     memset(worker->owners, 0, sizeof worker->owners);
     memset(worker->asked_until, 0, sizeof worker->asked_until);
+    memset(worker->withdrawn, 0, sizeof worker->withdrawn);
     memset(worker->ended, 0, sizeof worker->ended);
     for (uint32_t i = 0; i < 2; i++)
         memset(worker->segments[i], 0xee, worker->cache.segment_bytes[i]);

@@ -98,6 +98,7 @@ typedef struct sim_worker {
     uint32_t owners[SIM_POOLS][SIM_BLOCKS]; /* numbers of transfers; 0: free */
     uint32_t freed[SIM_POOLS];              /* the block that was free last: it is taken first */
     uint64_t asked_until[SIM_REQUESTS];     /* messages prolong a lease to, of its clock */
+    bool withdrawn[SIM_REQUESTS];           /* expected and aborted: never offered */
     uint64_t ended[2][4];
     uint32_t live_writes;
     uint32_t live[2 * SIM_REQUESTS], live_count; /* indexes of transfers that are not released */
