@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import sys
 from collections.abc import Awaitable, Callable
@@ -11,12 +12,14 @@ from dataclasses import dataclass, field, replace
 
 import recall
 from pairs import Pair
-from rig import Failed, Result, Rig, Sample
+from rig import IN_FLIGHT, Failed, Result, Rig, Sample
 from server import Answer, Prompt
 
 FLIGHT = 16
 #: Tokens of DeepSeek-V4 that wander through windows and compressed states.
 LONG_ANSWER = 160
+#: Tokens until a state that was damaged is compressed into another, and that one is read.
+DAMAGE_SHOWS = 40
 
 
 @dataclass
@@ -45,7 +48,7 @@ async def prepare(rig: Rig) -> Samples:
     model = rig.pair.model
     pick = random.Random(model.name)
     blocks = {int((await server.metrics())["effective_attention_block_size"]) for server in (rig.prefill, rig.decode)}
-    longest_block = max(blocks)
+    longest_block, common_block = max(blocks), math.lcm(*blocks)
 
     def lengths(count: int, shortest: int, longest: int) -> list[int]:
         return [pick.randint(shortest, longest) for _ in range(count)]
@@ -57,7 +60,14 @@ async def prepare(rig: Rig) -> Samples:
     more = 1 if model.trained or rig.pair.equal else 2  # of which about half are no close calls
     asked = Samples(
         cold=draw(rig, "cold", lengths(model.many * more, model.shortest, model.longest)),
-        long=draw(rig, "long", lengths(model.few * more, min(longest_block * 2, model.longest - 100), model.longest)),
+        # The last ones end where blocks of both sides end, but for the element that is left to the decode side: what
+        # that one keeps of a state or a window is of use to the same prompt.
+        long=draw(
+            rig,
+            "long",
+            lengths(model.few * more, min(longest_block * 2, model.longest - 100), model.longest)
+            + [common_block * -(-model.shortest // common_block) + 1] * 2 * more,
+        ),
         boundary=draw(rig, "boundary", edges * 2),
         short=draw(rig, "short", [2] * 40)
         if not model.trained
@@ -114,8 +124,7 @@ async def hits(rig: Rig, samples: Samples, keep: tuple[str, ...]) -> str:
     for name in keep:
         counted = (await servers[name].metrics())["vllm:prefix_cache_hits_total"]
         hit = counted - before[name]["vllm:prefix_cache_hits_total"]
-        # What a decode server has of a recurrent state is the last one, which no other request can use.
-        if hit == 0 and not (name == "decode" and rig.pair.model.recurrent):
+        if hit == 0:
             raise Failed(f"the {name} server found nothing in its prefix cache")
         found.append(f"{hit:.0f} tokens found at {name}")
     return ", ".join(found)
@@ -199,16 +208,22 @@ async def aborts(rig: Rig, samples: Samples) -> str:
         task.cancel()
         await asyncio.wait({task})
 
-    await rig.empty()
-    for delay in delays:
+    async def around(number: int, delay: float) -> list[Result]:
+        """Three transfers that are given up after so long, and one in their midst that is not."""
+        await asyncio.sleep(number)
         first, second, third, fourth = random.Random(f"abort {delay}").sample(samples.cold, 4)
         ended = await asyncio.gather(
             give_up("prefill", first, delay), give_up("decode", second, delay), leave(third, delay), rig.ask([fourth])
         )
-        rig.tally.judge(ended[3])
         for result in ended[:2]:
             if result and not result.answer.failed and not result.sample.right(result.answer):
                 raise Failed(f"a wrong answer after an abort: {result}")
+        return ended[3]
+
+    await rig.empty()
+    # None waits for another's end: a decode server that asks for what never came to the prefill server is patient.
+    for lived in await asyncio.gather(*(around(number, delay) for number, delay in enumerate(delays))):
+        rig.tally.judge(lived)
     rig.tally.judge(await rig.ask(samples.reuse, in_flight=FLIGHT))
     await rig.empty()
     return f"{3 * len(delays)} aborted"
@@ -239,17 +254,33 @@ async def restart(rig: Rig, samples: Samples) -> str:
 async def damage(rig: Rig, samples: Samples) -> str:
     """Each part of the cache is taken away on the way: the checks above have to notice."""
     said = []
+    # Numbers of a random model hang on what else is in a batch: one after another.
+    at_once = IN_FLIGHT if rig.pair.model.trained else 1
+
+    async def wrong(kind: str) -> int:
+        await rig.empty()
+        rig.damage_file.write_text(kind)
+        return sum(not result.sample.right(result.answer) for result in await rig.ask(asked, at_once))
+
+    asked = samples.long
+    if not rig.pair.model.trained:
+        # What it says first may not show what it lost: the whole is compared with what it says undamaged.
+        await rig.empty()
+        whole = [replace(sample, tokens=DAMAGE_SHOWS) for sample in samples.long[:4]]
+        asked = [
+            replace(result.sample, wanted=result.answer.tokens, compared=DAMAGE_SHOWS)
+            for result in await rig.ask(whole, at_once)
+        ]
+        if different := await wrong(""):
+            raise Failed(f"nothing was damaged, and {different} of {len(asked)} answers differ when asked again")
     try:
         for kind in rig.pair.model.damages:
-            await rig.empty()
-            rig.damage_file.write_text(kind)
-            results = await rig.ask(samples.long)
-            wrong = sum(not result.sample.right(result.answer) for result in results)
-            if wrong <= -(-len(results) // 100):
+            found = await wrong(kind)
+            if found <= -(-len(asked) // 100):
                 raise Failed(
-                    f"{kind} was zeroed on the way, and {len(results) - wrong} of {len(results)} answers are right"
+                    f"{kind} was zeroed on the way, and {len(asked) - found} of {len(asked)} answers are right"
                 )
-            said.append(f"{kind}: {wrong} of {len(results)} wrong")
+            said.append(f"{kind}: {found} of {len(asked)} wrong")
     finally:
         rig.damage_file.write_text("")
         await rig.empty()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import hashlib
 import os
 import re
 import signal
@@ -25,6 +26,8 @@ import compare
 from pairs import CONNECTORS, HERE, MORE, USUAL, Connector, Pair
 from rig import Failed, Rig
 from server import Unready
+
+MAKER = "make_deepseek_v4.py"
 
 
 class Score:
@@ -148,12 +151,14 @@ def run_pytest(logs: Path, score: Score) -> None:
 
 
 def make_models(pairs: list[Pair], made: Path) -> None:
+    """Makes the models that are not kept, again if what makes them has changed."""
     for model in {pair.model.name: pair.model for pair in pairs if not pair.model.trained}.values():
-        if not (made / model.folder / "generation_config.json").exists():
-            say(f"making {model.name} in {made / model.folder}")
-            subprocess.run(
-                [sys.executable, str(HERE / "models" / "make_deepseek_v4.py"), str(made / model.folder)], check=True
-            )
+        folder, maker, config = made / model.folder, HERE / "models" / MAKER, HERE / "models" / model.folder
+        made_by = hashlib.sha256(maker.read_bytes() + (config / "config.json").read_bytes()).hexdigest()
+        if not (folder / "made_by").exists() or (folder / "made_by").read_text() != made_by:
+            say(f"making {model.name} in {folder}")
+            subprocess.run([sys.executable, str(maker), str(folder)], check=True)
+            (folder / "made_by").write_text(made_by)
 
 
 async def run(options: argparse.Namespace) -> Score:

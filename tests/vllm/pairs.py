@@ -29,8 +29,6 @@ class Model:
     #: How many requests a check has: all, and where a few are enough. Large models are slow.
     many: int = 40
     few: int = 10
-    #: What it reads in its cache has some state, so that a full prefix hit is one token short.
-    recurrent: bool = False
     embeddings: bool = False
     #: One of these the CPU has to have.
     cpu: tuple[str, ...] = ()
@@ -76,7 +74,6 @@ QWEN = Model(
         "--enable-prompt-embeds",
     ),
     damages=("conv", "ssm", "heads"),
-    recurrent=True,
     embeddings=True,
     cpu=("avx512_bf16", "amx_bf16"),
 )

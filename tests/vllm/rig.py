@@ -19,8 +19,10 @@ from server import HOST, Answer, Prompt, Server, free_port
 
 #: How many requests are in flight where a check does not ask for another number.
 IN_FLIGHT = 4
-#: A random model's first token counts where the next best one is clearly behind. (Logarithms.)
+#: A random model's token counts where the next best one is clearly behind. (Logarithms.)
 CLEAR_MARGIN = 0.5
+#: So many tokens of two drifting servers are compared at most.
+DRIFT_TOKENS = 8
 #: P gives up a finished request that no one asks for. Long enough for a busy machine, short enough to wait for.
 GIVE_UP_SECONDS = 30
 
@@ -214,27 +216,42 @@ class Rig:
     # --- samples
 
     async def prepare(self, samples: list[Sample]) -> list[Sample]:
-        """Fills in what one server alone says, and empties its cache. Without those that say nothing:
-        questions that the server alone gets wrong, and random models' first tokens that are close calls."""
-        # A random model's numbers drift apart between topologies. A first token that is computed over the prefill
-        # server's cache is compared with that server's own.
-        alone = self.decode if self.pair.model.trained or self.pair.equal else self.prefill
+        """Fills in what one server alone says, and empties its cache. Without those that say nothing: questions that
+        the server alone gets wrong; and of random models, whose numbers drift apart between topologies, what the two
+        servers say differently, each alone, and what is a close call for either."""
         limit = asyncio.Semaphore(IN_FLIGHT)
+        drifts = not self.pair.model.trained and not self.pair.equal
+
+        def tokens_of(sample: Sample) -> int:
+            return min(sample.tokens, DRIFT_TOKENS) if drifts else sample.tokens
+
+        async def ask(server: Server, sample: Sample) -> Answer:
+            async with limit:
+                answer = await server.complete(sample.prompt, tokens_of(sample), logprobs=2)
+            if answer.failed:
+                raise Failed(f"the {server.name} server alone: {Result(sample, answer)}")
+            return answer
 
         async def one(sample: Sample) -> Sample | None:
-            async with limit:
-                answer = await alone.complete(sample.prompt, sample.tokens, logprobs=2)
-            if answer.failed:
-                raise Failed(f"the {alone.name} server alone: {Result(sample, answer)}")
+            answers = [await ask(server, sample) for server in ([self.prefill] if drifts else []) + [self.decode]]
+            answer = answers[-1]
             if sample.wanted:
                 return replace(sample, compared=len(sample.wanted)) if answer.tokens == sample.wanted else None
-            if self.pair.equal and not self.pair.model.trained:
+            if not self.pair.model.trained and not drifts:
                 return replace(sample, wanted=answer.tokens, compared=sample.tokens)
-            clear = answer.margins[0] >= CLEAR_MARGIN
-            return replace(sample, wanted=answer.tokens, compared=1) if clear else None
+            sure = [
+                first.tokens[index] == answer.tokens[index]
+                and min(first.margins[index], answer.margins[index]) >= CLEAR_MARGIN
+                for first in answers[:1]
+                for index in range(tokens_of(sample))
+            ]
+            compared = [*sure, False].index(False)
+            if self.pair.model.trained:
+                compared = min(compared, 1)  # a prompt that is no question
+            return replace(sample, wanted=answer.tokens, compared=compared) if compared else None
 
         found = await asyncio.gather(*map(one, samples))
-        await self.empty(alone)
+        await self.empty(*([self.prefill] if drifts else []), self.decode)
         return [sample for sample in found if sample is not None]
 
     async def empty(self, *servers: Server) -> None:

@@ -40,12 +40,12 @@ class Weights:
         self.tensors[name] = (mean + spread * self.draw(name, *shape)).to(dtype)
 
 
-def compressor(weights: Weights, prefix: str, ratio: int, dim: int, hidden: int) -> None:
+def compressor(weights: Weights, prefix: str, ratio: int, dim: int, hidden: int, mean: float = 1.0) -> None:
     width = dim * (2 if ratio == 4 else 1)  # windows of ratio 4 overlap
     weights.matrix(f"{prefix}.wkv.weight", width, hidden)
     weights.matrix(f"{prefix}.wgate.weight", width, hidden)
     weights.vector(f"{prefix}.ape", ratio, width, mean=0, spread=0.5, dtype=torch.float32)
-    weights.vector(f"{prefix}.norm.weight", dim)
+    weights.vector(f"{prefix}.norm.weight", dim, mean=mean)
 
 
 def attention(weights: Weights, prefix: str, c: dict, ratio: int) -> None:
@@ -56,11 +56,12 @@ def attention(weights: Weights, prefix: str, c: dict, ratio: int) -> None:
     weights.vector(f"{prefix}.q_norm.weight", low)
     weights.matrix(f"{prefix}.wq_b.weight", heads * dim, low)
     weights.matrix(f"{prefix}.wkv.weight", dim, hidden)
-    weights.vector(f"{prefix}.kv_norm.weight", dim, mean=3)  # sharp: what is attended to counts
+    sharp = 3.0  # so that what is attended to counts
+    weights.vector(f"{prefix}.kv_norm.weight", dim, mean=sharp)
     weights.matrix(f"{prefix}.wo_a.weight", groups * out, heads * dim // groups)
     weights.matrix(f"{prefix}.wo_b.weight", hidden, groups * out, gain=2.5)
     if ratio > 1:
-        compressor(weights, f"{prefix}.compressor", ratio, dim, hidden)
+        compressor(weights, f"{prefix}.compressor", ratio, dim, hidden, mean=sharp)
     if ratio == 4:
         index_dim = c["index_head_dim"]
         weights.matrix(f"{prefix}.indexer.wq_b.weight", c["index_n_heads"] * index_dim, low)

@@ -168,10 +168,13 @@ def prefill_chunk(
     if last > first:
         tokens = torch.arange(first, last)
         requests = owners(query_start_loc[: num_reqs + 1], tokens)
-        visible = uncompressed_seq_lens[requests].long() - query_start_loc[requests + 1].long() + tokens + 1
+        tokens_before = uncompressed_seq_lens[requests].long() - query_start_loc[requests + 1].long() + tokens + 1
+        visible = tokens_before // COMPRESS_RATIO
+        # vLLM finds a row's request by its start, which behind the last state is that of no request.
+        begin = torch.where(visible > 0, row_start[requests], 0)
         rows = slice(first - slice_start, last - slice_start)
-        starts[rows] = row_start[requests].to(starts.dtype)
-        ends[rows] = (row_start[requests] + visible // COMPRESS_RATIO).to(ends.dtype)
+        starts[rows] = begin.to(starts.dtype)
+        ends[rows] = (begin + visible).to(ends.dtype)
     lengths = (cu_compressed_seq_lens[1 : num_reqs + 1] - cu_compressed_seq_lens[:num_reqs]).long()
     base = int(cu_compressed_seq_lens[0])
     token_to_seq[base : base + int(lengths.sum())] = torch.repeat_interleave(torch.arange(num_reqs), lengths).to(
