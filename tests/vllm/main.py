@@ -115,8 +115,8 @@ def variables() -> dict[str, str]:
     }
 
 
-def run_pytest(logs: Path, score: Score) -> None:
-    """The tests of the folders beside this file, which need vLLM but no pair of servers."""
+def run_pytest(logs: Path, every: bool, score: Score) -> None:
+    """The tests of the folders beside this file, which need vLLM but no pair of servers; slow ones if `every`."""
     report = logs / "pytest.xml"
     begun = time.monotonic()
     say("== tests without pairs")
@@ -135,6 +135,7 @@ def run_pytest(logs: Path, score: Score) -> None:
                 **variables(),
                 "KVFERRY_SOURCE": str(HERE.parents[1]),
                 "KVFERRY_VLLM_MODELS": str(HERE / "models"),
+                **({"KVFERRY_VLLM_ALL": "1"} if every else {}),
             },
         )
     cases = list(ElementTree.parse(report).getroot().iter("testcase")) if report.exists() else []
@@ -181,12 +182,12 @@ async def run(options: argparse.Namespace) -> Score:
     logs = options.logs or Path(tempfile.mkdtemp(prefix="kvferry-vllm-"))
     logs.mkdir(parents=True, exist_ok=True)
     if not options.pair and not options.check and not options.compare:
-        run_pytest(logs, score)
+        run_pytest(logs, options.all, score)
     for pair in able:
         if options.compare:
             say(f"== {pair}")
             say(compare.HEAD)
-        for name in options.connector:
+        for name in options.connector or [pair.connector]:
             folder = logs / re.sub(r"\W+", "-", f"{pair} {name}").lower()
             await run_pair(pair, CONNECTORS[name], folder, options.made, options, score)
     return score
@@ -198,7 +199,7 @@ def main() -> int:
     parser.add_argument("--pair", metavar="REGEX", help='only these, for example "Qwen3.5 TP2 to TP1"')
     parser.add_argument("--check", metavar="REGEX", help="only these checks")
     parser.add_argument(
-        "--connector", action="append", choices=sorted(CONNECTORS), help="kvferry unless given; may be repeated"
+        "--connector", action="append", choices=sorted(CONNECTORS), help="the pair's own unless given; may be repeated"
     )
     parser.add_argument(
         "--compare", action="store_true", help="instead of checks, a table of the connectors' times, bytes and copies"
@@ -211,7 +212,6 @@ def main() -> int:
         help="where models that are made are kept (%(default)s)",
     )
     options = parser.parse_args()
-    options.connector = options.connector or ["kvferry"]
     try:
         score = asyncio.run(run(options))
     except (asyncio.CancelledError, KeyboardInterrupt):

@@ -103,6 +103,8 @@ class Pair:
     decode_environment: dict[str, str] = field(default_factory=dict)
     arguments: tuple[str, ...] = ()
     label: str = ""
+    #: What it is run with where nothing else is asked for.
+    connector: str = "kvferry"
 
     def __str__(self) -> str:
         return f"{self.model.name} {self.prefill} to {self.decode}" + (f", {self.label}" if self.label else "")
@@ -153,7 +155,9 @@ MORE = [
     pair(DEEPSEEK, "tp1", "tp1"),
     pair(DEEPSEEK, "tp1", "tp2"),
     pair(DEEPSEEK, "tp2", "tp2"),
-    pair(DEEPSEEK, "pp2", "pp2"),
+    pair(LLAMA, "tp1", "tp1", connector="kvferry-both", label="kv_both"),
+    pair(LLAMA, "tp2", "tp1", connector="kvferry-mooncake", label="over Mooncake"),
+    pair(QWEN, "pp2tp2", "tp4", connector="kvferry-mooncake", label="over Mooncake"),
 ]
 
 
@@ -183,6 +187,12 @@ CONNECTORS = {
         Connector(
             "kvferry",
             {"kv_connector": "KvferryConnector", "kv_connector_module_path": "kvferry.vllm"},
+            decode=DAMAGING,
+        ),
+        Connector(
+            "kvferry-both",
+            {"kv_connector": "KvferryConnector", "kv_connector_module_path": "kvferry.vllm"},
+            roles=("kv_both", "kv_both"),
             decode=DAMAGING,
         ),
         Connector(
