@@ -58,6 +58,7 @@ struct core_source {
     core_line *line;
     core_engine *engine; /* that it serves; NULL: only kept for what is not confirmed */
     bool welcomed, dead, lost;
+    bool replaced;       /* and that is why it is dead */
     bool held;           /* somebody walks over its parts */
     uint64_t heard;      /* when it last said anything */
     uint64_t unanswered; /* since when it owes an answer; 0: it does not */
@@ -102,6 +103,7 @@ struct core_part {
     size_t index;   /* in the source roster */
     char attempt[WIRE_INCARNATION_TEXT];
     bool asked;     /* it may write */
+    bool answered;  /* what it was asked, by anything */
     bool again;     /* asked with another attempt before, which was refused */
     bool done;      /* it said so */
     bool confirmed; /* it writes nothing any more */
@@ -120,6 +122,8 @@ struct core_request {
     uint64_t tokens, begun, deadline, ended_at, forget_at;
     bool released, verify;
     bool lingers; /* all have confirmed, and their last bytes are waited for */
+    bool restarted; /* it is asked again, of one that took the place of a dead one which had not answered */
+    const char *where; /* its engine is */
     core_linger linger;
     kvferry_outcome outcome;
     kvferry_report *reasons;
@@ -140,12 +144,13 @@ void core_request_end(node_core *core, core_request *request, kvferry_outcome ou
                       const char *text, const kvferry_report *reasons);
 /* Looks whether it is released, or over. May free it. */
 void core_request_advance(node_core *core, core_request *request);
-void core_request_reconnect(node_core *core, core_request *request);
 void core_received_verdict(node_core *core, core_line *line, const wire_message *message);
 void core_received_settled(node_core *core, core_line *line, const wire_message *message);
 void core_received_source_error(node_core *core, core_line *line, const wire_message *message);
 void core_part_send(node_core *core, core_part *part);
 void core_part_close(node_core *core, core_part *part);
+/* Its source was replaced by another incarnation. false: that ends the request; else the other will be asked. */
+bool core_part_survives(node_core *core, core_part *part);
 void core_part_confirm(node_core *core, core_part *part, bool told);
 kvferry_status core_part_verify(node_core *core, core_part *part, const wire_verdict *verdict,
                                 kvferry_report *report);

@@ -222,36 +222,6 @@ static void a_roster_that_changed_unseen_is_learned_and_asked_with_again(void **
     rig_free(r);
 }
 
-static void a_restarted_decode_worker_joins_again(void **state)
-{
-    (void)state;
-    rig *r = rig_create();
-    size_t p = rig_engine(r, "prefill", 1, 1), d = rig_engine(r, "decode", 2, 1);
-    for (size_t i = d; i < d + 2; i++) {
-        connect_to(r, i, p);
-        expect_connected(r, i);
-    }
-    assert_int_equal(rig_offer(r, p, "a", 5, 8, KVFERRY_READY), KVFERRY_OK);
-    assert_int_equal(rig_ask(r, d, "a", p, 1, 8), KVFERRY_OK);
-    rig_expect_done(r, d, "a");
-    rig_kill(r, d + 1); /* before it has asked */
-    rig_run(r);
-    rig_birth(r, d + 1);
-    core_set_leader(r->nodes[d + 1].core, r->nodes[d].address, r->now, NULL);
-    connect_to(r, d + 1, p);
-    rig_wait(r, 2 * RIG_RETRY_MS);
-    expect_connected(r, d + 1);
-    rig_expect(r, p, KVFERRY_EVENT_ENDED, "a", KVFERRY_OUTCOME_FAILED, "incarnation");
-    rig_expect(r, p, KVFERRY_EVENT_RELEASED, "a", KVFERRY_OUTCOME_FAILED, "incarnation");
-    assert_int_equal(rig_offer(r, p, "b", 5, 8, KVFERRY_READY), KVFERRY_OK);
-    for (size_t i = d; i < d + 2; i++)
-        assert_int_equal(rig_ask(r, i, "b", p, 4, 8), KVFERRY_OK);
-    rig_wait(r, RIG_RETRY_MS);
-    for (size_t i = p; i < d + 2; i++)
-        rig_expect_done(r, i, "b");
-    rig_free(r);
-}
-
 static void a_lost_leader_is_found_again(void **state)
 {
     (void)state;
@@ -367,7 +337,6 @@ int main(void)
         cmocka_unit_test(siblings_that_do_not_belong_are_refused),
         cmocka_unit_test(a_restarted_sibling_makes_another_roster),
         cmocka_unit_test(a_roster_that_changed_unseen_is_learned_and_asked_with_again),
-        cmocka_unit_test(a_restarted_decode_worker_joins_again),
         cmocka_unit_test(a_lost_leader_is_found_again),
         cmocka_unit_test(addresses_are_looked_up),
         cmocka_unit_test(lost_messages_are_made_good),

@@ -140,6 +140,15 @@ void core_member_proceed(node_core *core, core_member *member)
     core_write_begin(core, member);
 }
 
+void core_member_replaced(node_core *core, core_member *member)
+{
+    if (member->state != CORE_MEMBER_EXPECTED || member->replaced)
+        return;
+    member->replaced = true;
+    member->deadline = core_after(core, core->options.early_ns);
+    core_supply_schedule(core, member->offer);
+}
+
 /* --- ends --------------------------------------------------------------------------------------------------- */
 
 static void finish(node_core *core, core_member *member)
@@ -163,8 +172,10 @@ static void finish(node_core *core, core_member *member)
         send_settled(core, member);
     else if (member->asked && link)
         core_member_send_verdict(core, member, link);
-    if (!offer->held)
+    if (!offer->held) {
+        core_supply_schedule(core, offer);
         core_supply_advance(core, offer);
+    }
 }
 
 void core_member_settle(node_core *core, core_member *member, wire_outcome outcome, const char *code,

@@ -56,6 +56,45 @@ void core_part_close(node_core *core, core_part *part)
     core_source_leave(core, source);
 }
 
+/*
+ * What the replaced one never answered it may not have heard, and what is asked for may have been offered by the
+ * other. If not, the other will say so.
+ */
+bool core_part_survives(node_core *core, core_part *part)
+{
+    core_request *request = part->request;
+    bool asks = request->state == CORE_REQUEST_ASKS ||
+                (request->state == CORE_REQUEST_CONNECTS && !request->engine);
+    if (!asks || part->answered || !request->where)
+        return false;
+    request->state = CORE_REQUEST_CONNECTS;
+    request->restarted = true;
+    core_log(core, KVFERRY_LOG_INFO, "transfer %s: worker %s was restarted, the new one will be asked",
+             request->id, part->source->incarnation);
+    return true;
+}
+
+/* Once nothing of the replaced one can arrive any more: asks the other. */
+static void go_on(node_core *core, core_request *request)
+{
+    if (request->state != CORE_REQUEST_CONNECTS || request->engine)
+        return;
+    for (size_t i = 0; i < request->part_count; i++)
+        if (request->parts[i].source && request->parts[i].source->dead)
+            return;
+    core_engine *engine = NULL;
+    if (core_engine_get(core, request->pairing->source->wire.engine_id, request->where, &engine, NULL) !=
+        KVFERRY_OK) {
+        core_request_end(core, request, KVFERRY_OUTCOME_FAILED, "no_memory", "memory ran out", NULL);
+        return;
+    }
+    request->engine = engine;
+    if (engine->state == CORE_ENGINE_CONNECTED)
+        core_request_connected(core, request);
+    else
+        DL_APPEND(engine->requests, request);
+}
+
 void core_part_confirm(node_core *core, core_part *part, bool told)
 {
     core_request *request = part->request;
@@ -63,6 +102,7 @@ void core_part_confirm(node_core *core, core_part *part, bool told)
     part->told |= told;
     if (part->told)
         core_part_close(core, part);
+    go_on(core, request);
     core_request_advance(core, request);
 }
 

@@ -88,6 +88,7 @@ struct core_member {
     char attempt[WIRE_INCARNATION_TEXT]; /* "" did not ask */
     core_member_state state;
     bool counted; /* the offer waits for it */
+    bool replaced; /* by a worker that was started in its rank; still expected until its deadline */
     bool asked, verify;
     bool pending;            /* how it ends is decided; its write is not over yet */
     bool settle_asked;       /* an answer SETTLED is owed, over settle_link */
@@ -128,7 +129,8 @@ struct core_supply {
     core_member *members;
     size_t member_count, open; /* open: counted and not settled */
     size_t writes;             /* in flight */
-    uint64_t tokens, begun, lease_end, ended_at;
+    uint64_t tokens, begun, ended_at;
+    uint64_t lease_end; /* but see core_supply_held_until */
     uint64_t copies, bytes;
     kvferry_outcome outcome;
     kvferry_block_table *tables;
@@ -149,6 +151,8 @@ void core_supply_end(node_core *core, core_supply *offer, kvferry_outcome outcom
 /* Looks whether all have settled, or all is released. May free it: the offer is not to be used afterwards. */
 void core_supply_advance(node_core *core, core_supply *offer);
 void core_supply_schedule(node_core *core, core_supply *offer);
+/* The end of the lease, or of the last ask that is not settled, whichever comes later. */
+uint64_t core_supply_held_until(const core_supply *offer);
 /* Everything of both sides. */
 void core_abort_all(node_core *core);
 void core_supplies_free(node_core *core);
@@ -168,6 +172,8 @@ void core_member_settle(node_core *core, core_member *member, wire_outcome outco
                         const char *text, const kvferry_report *reasons);
 void core_member_write_over(node_core *core, core_member *member, kvferry_status status, const char *detail);
 void core_member_proceed(node_core *core, core_member *member);
+/* Another worker was started in its rank: if it is expected, it is until early_ns are over. */
+void core_member_replaced(node_core *core, core_member *member);
 void core_member_free(node_core *core, core_member *member);
 
 #endif

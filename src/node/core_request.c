@@ -254,6 +254,7 @@ static bool make_parts(node_core *core, core_request *request, core_engine *engi
             kept += before->asked && !before->confirmed;
             memcpy(part->attempt, before->attempt, sizeof(part->attempt));
             part->asked = before->asked;
+            part->answered = before->answered;
             part->again = before->again;
             part->done = before->done;
             part->confirmed = before->done;
@@ -386,6 +387,7 @@ kvferry_status core_ask(node_core *core, const kvferry_ask *ask, uint64_t now, k
         free_request(core, request);
         return status;
     }
+    request->where = base_arena_strdup(&request->arena, engine->where);
     request->tokens = ask->tokens;
     request->verify = core->options.verify;
     request->begun = core->now;
@@ -468,6 +470,9 @@ static void failed_verdict(node_core *core, core_part *part, const wire_message 
     part->told |= part->confirmed && !changed; /* refused for its rosters, it may still be waited for */
     if (request->state == CORE_REQUEST_ENDED)
         core_part_confirm(core, part, part->told);
+    else if (request->restarted && strcmp(code, "transfer_unknown") == 0)
+        core_request_end(core, request, KVFERRY_OUTCOME_FAILED, "incarnation",
+                         "the prefill worker was restarted, and offers no such request", NULL);
     else
         core_request_end(core, request, KVFERRY_OUTCOME_FAILED, code,
                          core_reasons_text(message->reasons, "the prefill worker gave no reason"),
@@ -504,7 +509,10 @@ void core_received_verdict(node_core *core, core_line *line, const wire_message 
 {
     core_part *part = find_addressed(core, line, message);
     wire_outcome outcome = message->body.verdict.outcome;
-    if (!part || outcome == WIRE_WAITING)
+    if (!part)
+        return;
+    part->answered = true;
+    if (outcome == WIRE_WAITING)
         return;
     if (part->confirmed && part->told)
         core->statistics.ignored++;

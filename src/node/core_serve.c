@@ -51,25 +51,58 @@ static bool claim(node_core *core, core_supply *offer, core_target *target)
             continue;
         core_member *member = core_member_find(offer, pairing->target->wire.members[i].incarnation);
         member->counted = true;
+        member->slot = i;
         if (member->state == CORE_MEMBER_SETTLED)
             continue;
         offer->open++;
-        member->slot = i;
         member->pairing = pairing;
         DL_APPEND2(pairing->slots[i], member, slot_prev, slot_next);
     }
     return true;
 }
 
-/* Members of which it is known that they never will ask are settled. */
-static void settle_replaced(node_core *core, core_supply *offer)
+/* Members of which it is known that they never will ask make place for those that came after them. */
+static void note_replaced(node_core *core, core_supply *offer)
 {
-    offer->held = true;
     for (core_member *member = offer->members; member; member = member->next)
-        if (member->state == CORE_MEMBER_EXPECTED && core_replaced(core, member->incarnation))
-            core_member_settle(core, member, WIRE_FAILED, "incarnation",
-                               "the decode worker was restarted", NULL);
-    offer->held = false;
+        if (core_replaced(core, member->incarnation))
+            core_member_replaced(core, member);
+}
+
+/* The member that has the target's rank in the offer; NULL: none. */
+static core_member *find_rank(core_supply *offer, const core_target *target)
+{
+    size_t slot = core_roster_index(offer->pairing->target, &target->member.worker);
+    core_member *member;
+    for (member = offer->members; member; member = member->next)
+        if (member->counted && slot != SIZE_MAX && member->slot == slot)
+            return member;
+    return NULL;
+}
+
+/*
+ * A worker that was started again takes the place of the one before it, if that one said nothing about the offer
+ * and had the same caches. NULL: it is not so, or memory ran out.
+ */
+static core_member *take_place(node_core *core, core_supply *offer, core_target *target)
+{
+    core_member *before = find_rank(offer, target);
+    core_roster *roster = target->pairing->target;
+    size_t slot = core_roster_index(roster, &target->member.worker);
+    if (!before || before->asked || before->settle_asked ||
+        strcmp(offer->pairing->target->wire.members[slot].digest, roster->wire.members[slot].digest) != 0)
+        return NULL;
+    core_member *member = core_member_add(core, offer, target->incarnation);
+    if (!member)
+        return NULL;
+    member->counted = true;
+    member->slot = slot;
+    member->pairing = offer->pairing;
+    DL_APPEND2(offer->pairing->slots[slot], member, slot_prev, slot_next);
+    offer->open++;
+    core_member_settle(core, before, WIRE_FAILED, "incarnation", "the decode worker was restarted", NULL);
+    before->counted = false;
+    return member;
 }
 
 /* Whether the rosters of the ask are those that hold. */
@@ -78,6 +111,24 @@ static bool rosters_hold(const node_core *core, const core_target *target, const
     return core->own && target->pairing->source == core->own &&
            strcmp(ask->source_roster, core->own->wire.digest) == 0 &&
            strcmp(ask->target_roster, target->pairing->target->wire.digest) == 0;
+}
+
+/* One that is not among those that the offer is for. */
+static void refuse_other(node_core *core, core_link link, core_target *target, core_supply *offer,
+                         const wire_message *message)
+{
+    const core_member *before = find_rank(offer, target);
+    const core_pairing *pairing = target->pairing;
+    size_t slot = core_roster_index(pairing->target, &target->member.worker);
+    if (before)
+        send_refusal(core, link, message, "incarnation", before->incarnation, target->incarnation,
+                     "the decode worker of this rank that the transfer is with");
+    else if (pairing != offer->pairing && slot != SIZE_MAX && pairing->asks[slot])
+        send_refusal(core, link, message, "roster_changed", offer->pairing->target->wire.digest,
+                     pairing->target->wire.digest, "the decode workers that the transfer is with");
+    else
+        send_refusal(core, link, message, "target_unexpected", "a worker that gets something from here",
+                     target->incarnation, "the decode worker");
 }
 
 /* The member for a first ask; NULL: it was refused, or there is no memory. */
@@ -103,12 +154,13 @@ static core_member *first_ask(node_core *core, core_link link, core_target *targ
     if (!*offer->engine_id) {
         if (!claim(core, offer, target))
             return NULL;
-        settle_replaced(core, offer);
+        note_replaced(core, offer);
     }
     core_member *member = core_member_find(offer, message->sender);
     if (!member)
-        send_refusal(core, link, message, "target_unexpected", "a worker that gets something from here",
-                     target->incarnation, "the decode worker");
+        member = take_place(core, offer, target);
+    if (!member)
+        refuse_other(core, link, target, offer, message);
     return member;
 }
 
@@ -152,10 +204,8 @@ void core_received_ask(node_core *core, core_link link, core_line *line, const w
         uint64_t size = core_tables_size(message->body.ask.tables, message->body.ask.table_count);
         bool room = core->early_bytes + size <= PARKED_MESSAGES * core->options.max_message_bytes;
         /* What finds no room now is not kept: it will be asked again. */
-        if (room && core_member_ask(core, member, target, &message->body.ask)) {
-            offer->lease_end = base_max(offer->lease_end, member->deadline);
+        if (room && core_member_ask(core, member, target, &message->body.ask))
             core_member_proceed(core, member);
-        }
         if (member->state < CORE_MEMBER_WRITTEN)
             send_waiting(core, link, message, message->body.ask.attempt);
         core_supply_schedule(core, offer);
@@ -206,8 +256,11 @@ void core_received_settle(node_core *core, core_link link, core_line *line, cons
         return;
     offer->held = true;
     if (target && !*offer->engine_id && offer->state < CORE_SUPPLY_ENDED && claim(core, offer, target))
-        settle_replaced(core, offer);
+        note_replaced(core, offer);
     core_member *member = core_member_find(offer, message->sender);
+    if (!member && target && offer->pairing && offer->state < CORE_SUPPLY_ENDED &&
+        strcmp(offer->engine_id, target->engine_id) == 0)
+        member = take_place(core, offer, target);
     if (!member && core->kept_members < core_kept_limit(core))
         member = core_member_add(core, offer, message->sender);
     if (member)

@@ -62,7 +62,8 @@ static void end_requests(node_core *core, core_source *source, const char *code,
     core_part *part, *next;
     source->held = true;
     DL_FOREACH_SAFE(source->parts, part, next) { /* one request has one part here */
-        if (part->request->state != CORE_REQUEST_ENDED && !part->confirmed)
+        if (part->request->state != CORE_REQUEST_ENDED && !part->confirmed &&
+            !(source->replaced && core_part_survives(core, part)))
             core_request_end(core, part->request, KVFERRY_OUTCOME_FAILED, code, text, NULL);
     }
     source->held = false;
@@ -285,6 +286,7 @@ void core_sources_replaced(node_core *core, const char *address, const char *eng
     while ((source = find_replaced(core, &who)) != NULL) {
         char why[128];
         snprintf(why, sizeof(why), "incarnation %s has taken its place", incarnation);
+        source->replaced = true;
         core_source_died(core, source, true, "incarnation", why);
     }
 }

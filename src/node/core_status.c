@@ -51,7 +51,7 @@ static json_t *list_peers(const node_core *core)
 
 static json_t *describe_offer(const core_supply *offer, uint64_t now)
 {
-    uint64_t left = offer->lease_end > now ? offer->lease_end - now : 0;
+    uint64_t end = core_supply_held_until(offer), left = end > now ? end - now : 0;
     return json_pack("{s:s, s:s, s:s, s:s, s:b, s:I, s:I, s:I}", "transfer_id", offer->id, "side",
                      "prefill", "state", offer->state == CORE_SUPPLY_LIVE ? "live" : "ended", "engine_id",
                      offer->engine_id, "ready", offer->ready, "members_open", number(offer->open),

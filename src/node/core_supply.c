@@ -85,10 +85,12 @@ static void forget(node_core *core, core_supply *offer)
 
 /* --- time ---------------------------------------------------------------------------------------------- */
 
-/* Until when a member's ask waits. */
+/* Until when a member's ask waits, or is waited for. */
 static uint64_t patience(const node_core *core, const core_supply *offer, const core_member *member)
 {
     uint64_t early;
+    if (member->state == CORE_MEMBER_EXPECTED && member->replaced)
+        return member->deadline;
     if (member->state != CORE_MEMBER_WAITS && member->state != CORE_MEMBER_QUEUED)
         return UINT64_MAX;
     if (offer->state != CORE_SUPPLY_EARLY || offer->expected ||
@@ -97,9 +99,18 @@ static uint64_t patience(const node_core *core, const core_supply *offer, const 
     return base_min(member->deadline, early);
 }
 
+uint64_t core_supply_held_until(const core_supply *offer)
+{
+    uint64_t end = offer->lease_end;
+    for (const core_member *member = offer->members; member; member = member->next)
+        if (member->asked && member->state != CORE_MEMBER_SETTLED)
+            end = base_max(end, member->deadline);
+    return end;
+}
+
 void core_supply_schedule(node_core *core, core_supply *offer)
 {
-    uint64_t due = offer->lease_end;
+    uint64_t due = core_supply_held_until(offer);
     if (offer->state == CORE_SUPPLY_ENDED) {
         core_timer_stop(core, &offer->timer);
         return;
@@ -116,7 +127,10 @@ static void settle_impatient(node_core *core, core_supply *offer)
     for (core_member *member = offer->members; member; member = member->next) {
         if (core->now < patience(core, offer, member))
             continue;
-        if (core->now >= member->deadline)
+        if (member->state == CORE_MEMBER_EXPECTED)
+            core_member_settle(core, member, WIRE_FAILED, "incarnation",
+                               "the decode worker was restarted, and the new one has not asked", NULL);
+        else if (core->now >= member->deadline)
             core_member_settle(core, member, WIRE_EXPIRED, "deadline",
                                "the ask's time is over, and the blocks are not ready", NULL);
         else
@@ -129,7 +143,7 @@ static void settle_impatient(node_core *core, core_supply *offer)
 static void on_time(node_core *core, void *owner)
 {
     core_supply *offer = owner;
-    bool over = core->now >= offer->lease_end;
+    bool over = core->now >= core_supply_held_until(offer);
     if (over && offer->state == CORE_SUPPLY_EARLY && offer->expected) {
         leave_list(core, offer);
         offer->expected = false;
@@ -356,9 +370,6 @@ static void go_live(node_core *core, core_supply *offer, const kvferry_offer *fr
     offer->table_count = from->table_count;
     offer->begun = core->now;
     offer->lease_end = core_after(core, core->options.lease_ns);
-    for (core_member *member = offer->members; member; member = member->next)
-        if (member->state == CORE_MEMBER_WAITS)
-            offer->lease_end = base_max(offer->lease_end, member->deadline);
     core->offer_count++;
     core->statistics.live[KVFERRY_SIDE_PREFILL]++;
     proceed_all(core, offer);

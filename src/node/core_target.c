@@ -51,14 +51,27 @@ static void free_target(node_core *core, core_target *target)
     free(target);
 }
 
-/* Settles what the target at this place was to ask for or asks for. */
-static void settle_slots(node_core *core, core_pairing *pairing, size_t slot, const char *code,
-                         const char *text)
+/* The worker's place among the targets of offers; SIZE_MAX: it has none. */
+static size_t slot_of(const core_pairing *pairing, const char *engine_id, const kvferry_worker *worker)
+{
+    return pairing->side == KVFERRY_SIDE_PREFILL && strcmp(pairing->target->wire.engine_id, engine_id) == 0
+               ? core_roster_index(pairing->target, worker)
+               : SIZE_MAX;
+}
+
+/*
+ * Settles what this target, or others than it, were to ask for or ask for in this place; but what nobody asked for
+ * waits for who replaces them.
+ */
+static void settle_slots(node_core *core, core_pairing *pairing, size_t slot, const char *incarnation,
+                         bool others, const char *code, const char *text)
 {
     core_member *member, *next;
     pairing->uses++;
     DL_FOREACH_SAFE2(pairing->slots[slot], member, next, slot_next) {
-        core_member_settle(core, member, WIRE_FAILED, code, text, NULL);
+        bool waits = member->state == CORE_MEMBER_EXPECTED && member->replaced;
+        if (!waits && (strcmp(member->incarnation, incarnation) != 0) == others)
+            core_member_settle(core, member, WIRE_FAILED, code, text, NULL);
     }
     core_pairing_release(core, pairing);
 }
@@ -70,12 +83,9 @@ void core_target_lost(node_core *core, core_target *target, const char *code, co
     HASH_DEL(core->targets, target);
     core_pairing *pairing, *next;
     HASH_ITER(hh, core->pairings, pairing, next) {
-        size_t slot = pairing->side == KVFERRY_SIDE_PREFILL
-                          ? core_roster_index(pairing->target, &target->member.worker)
-                          : SIZE_MAX;
-        if (slot != SIZE_MAX &&
-            strcmp(pairing->target->wire.members[slot].incarnation, target->incarnation) == 0)
-            settle_slots(core, pairing, slot, code, text);
+        size_t slot = slot_of(pairing, target->engine_id, &target->member.worker);
+        if (slot != SIZE_MAX)
+            settle_slots(core, pairing, slot, target->incarnation, false, code, text);
     }
     free_target(core, target);
 }
@@ -201,12 +211,29 @@ void core_targets_documents(node_core *core)
     }
 }
 
-/* Others that had this rank of the engine, as far as is known, are no more: what they were to ask for is settled. */
+/* What others in this rank were to ask for may be asked for by who speaks. */
+static void make_place(node_core *core, const wire_message *message)
+{
+    core_pairing *pairing, *next;
+    HASH_ITER(hh, core->pairings, pairing, next) {
+        size_t slot = slot_of(pairing, message->engine_id, &message->body.hello.worker);
+        core_member *member;
+        if (slot == SIZE_MAX)
+            continue;
+        DL_FOREACH2(pairing->slots[slot], member, slot_next) {
+            if (strcmp(member->incarnation, message->sender) != 0)
+                core_member_replaced(core, member);
+        }
+    }
+}
+
+/* Others that had this rank of the engine, as far as is known, are no more: what they asked for is settled. */
 static void replace(node_core *core, const wire_message *message)
 {
     const kvferry_worker *worker = &message->body.hello.worker;
     const char *text = "the decode worker was restarted";
     core_tombstone_remove(core, message->sender);
+    make_place(core, message);
     core_target *target, *next_target;
     HASH_ITER(hh, core->targets, target, next_target) {
         if (strcmp(target->engine_id, message->engine_id) == 0 &&
@@ -219,15 +246,12 @@ static void replace(node_core *core, const wire_message *message)
     }
     core_pairing *pairing, *next;
     HASH_ITER(hh, core->pairings, pairing, next) {
-        size_t slot = pairing->side == KVFERRY_SIDE_PREFILL &&
-                              strcmp(pairing->target->wire.engine_id, message->engine_id) == 0
-                          ? core_roster_index(pairing->target, worker)
-                          : SIZE_MAX;
-        if (slot == SIZE_MAX ||
-            strcmp(pairing->target->wire.members[slot].incarnation, message->sender) == 0)
+        size_t slot = slot_of(pairing, message->engine_id, worker);
+        if (slot == SIZE_MAX)
             continue;
-        core_tombstone_add(core, pairing->target->wire.members[slot].incarnation, false);
-        settle_slots(core, pairing, slot, "incarnation", text);
+        if (strcmp(pairing->target->wire.members[slot].incarnation, message->sender) != 0)
+            core_tombstone_add(core, pairing->target->wire.members[slot].incarnation, false);
+        settle_slots(core, pairing, slot, message->sender, true, "incarnation", text);
     }
 }
 
