@@ -98,6 +98,9 @@ void core_resolved(node_core *core, uint64_t query, kvferry_status status, const
 
 /* The engine could not be connected, or lost the connection. */
 void core_peer_lost(node_core *core, uint64_t peer, const char *detail, uint64_t now);
+/* It could not be connected. `report`: why; may be empty. The peer is told, and is not one any more. */
+void core_peer_refused(node_core *core, uint64_t peer, kvferry_status status, const kvferry_report *report,
+                       uint64_t now);
 
 /* The write is over: the engine cannot touch its bytes any more. */
 void core_write_ended(node_core *core, uint64_t write, kvferry_status status, const char *detail,

@@ -222,6 +222,31 @@ static void a_roster_that_changed_unseen_is_learned_and_asked_with_again(void **
     rig_free(r);
 }
 
+/* It is told so, and does not shake hands again and again until its time is over. */
+static void who_is_not_reached_by_the_transfer_engine_is_refused(void **state)
+{
+    (void)state;
+    rig *r = rig_create();
+    size_t p = rig_engine(r, "prefill", 1, 1), d = rig_engine(r, "decode", 1, 1);
+    r->nodes[p].reaches_nobody = true;
+    assert_int_equal(rig_offer(r, p, "a", 5, 8, KVFERRY_READY), KVFERRY_OK);
+    assert_int_equal(rig_ask(r, d, "a", p, 1, 8), KVFERRY_OK);
+    rig_expect(r, d, KVFERRY_EVENT_ENDED, "a", KVFERRY_OUTCOME_FAILED, "peer_lost");
+    rig_expect(r, d, KVFERRY_EVENT_DISCONNECTED, NULL, KVFERRY_OUTCOME_FAILED, "peer_lost");
+    rig_expect_released(r, d, "a", KVFERRY_OUTCOME_FAILED, "peer_lost");
+    size_t hellos = r->sent[WIRE_HELLO];
+    assert_in_range(hellos, 1, 6);
+    rig_wait(r, RIG_TRANSFER_MS);
+    assert_int_equal(r->sent[WIRE_HELLO], hellos);
+    assert_int_equal(peers_of(r, p), 0);
+    assert_int_equal(peers_of(r, d), 0);
+    r->nodes[p].reaches_nobody = false;
+    assert_int_equal(rig_ask(r, d, "b", p, 1, 8), KVFERRY_OK);
+    assert_int_equal(rig_offer(r, p, "b", 9, 8, KVFERRY_READY), KVFERRY_OK);
+    rig_expect_done(r, d, "b");
+    rig_free(r);
+}
+
 static void a_lost_leader_is_found_again(void **state)
 {
     (void)state;
@@ -337,6 +362,7 @@ int main(void)
         cmocka_unit_test(siblings_that_do_not_belong_are_refused),
         cmocka_unit_test(a_restarted_sibling_makes_another_roster),
         cmocka_unit_test(a_roster_that_changed_unseen_is_learned_and_asked_with_again),
+        cmocka_unit_test(who_is_not_reached_by_the_transfer_engine_is_refused),
         cmocka_unit_test(a_lost_leader_is_found_again),
         cmocka_unit_test(addresses_are_looked_up),
         cmocka_unit_test(lost_messages_are_made_good),

@@ -168,6 +168,15 @@ static void join(node_core *core, core_target *target, core_line *line)
     }
 }
 
+/* It shook hands, but cannot be served. */
+static void turn_away(node_core *core, core_target *target, const kvferry_report *reasons, const char *text)
+{
+    core_refused(core, target->engine_id, target->incarnation, reasons);
+    if (target->line)
+        core_send_hello(core, target->line->id, target->incarnation, WIRE_WELCOME, false, reasons);
+    core_target_lost(core, target, core_reasons_code(reasons, "no_memory"), text);
+}
+
 /* All documents are here: is it to be served? */
 static void welcome(node_core *core, core_target *target)
 {
@@ -176,12 +185,7 @@ static void welcome(node_core *core, core_target *target)
         core_pairing_get(core, KVFERRY_SIDE_PREFILL, core->own, target->roster, &pairing) != KVFERRY_OK)
         return;
     if (pairing->refusal) {
-        core_refused(core, target->engine_id, target->incarnation, pairing->refusal);
-        if (target->line)
-            core_send_hello(core, target->line->id, target->incarnation, WIRE_WELCOME, false,
-                            pairing->refusal);
-        core_target_lost(core, target, core_reasons_code(pairing->refusal, "no_memory"),
-                         "its caches do not fit");
+        turn_away(core, target, pairing->refusal, "its caches do not fit");
         core_pairing_release(core, pairing);
         return;
     }
@@ -370,6 +374,22 @@ void core_peer_lost(node_core *core, uint64_t peer, const char *detail, uint64_t
     if (channel && channel->target)
         core_target_lost(core, channel->target, "peer_lost",
                          detail && *detail ? detail : "the transfer engine lost it");
+}
+
+void core_peer_refused(node_core *core, uint64_t peer, kvferry_status status, const kvferry_report *report,
+                       uint64_t now)
+{
+    core->now = base_max(core->now, now);
+    core_channel *channel;
+    HASH_FIND(hh, core->channels, &peer, sizeof(peer), channel);
+    if (!channel || !channel->target)
+        return;
+    kvferry_report *own = kvferry_report_count(report)
+                              ? NULL
+                              : core_reason(status == KVFERRY_NO_MEMORY ? "no_memory" : "peer_lost", NULL, NULL,
+                                            kvferry_status_describe(status));
+    turn_away(core, channel->target, own ? own : report, "the transfer engine does not reach it");
+    kvferry_report_free(own);
 }
 
 void core_targets_free(node_core *core)

@@ -49,6 +49,7 @@ typedef struct rig_node {
     bool hold;          /* its writes wait for rig_finish */
     bool deaf_cancel;   /* its writes do not end when canceled */
     bool damaged;       /* its checksums are wrong */
+    bool reaches_nobody; /* its transfer engine */
     rig_write writes[RIG_WRITES];
     size_t write_count; /* all that were begun */
     uint64_t peers[256]; /* node by the core's peer number */
@@ -401,6 +402,8 @@ static inline void rig_do(rig *r, size_t index, const core_effect *effect)
         assert_int_equal(effect->size, sizeof(uint64_t));
         assert_in_range(effect->peer, 0, 255);
         memcpy(&node->peers[effect->peer], effect->data, sizeof(uint64_t));
+        if (node->reaches_nobody)
+            core_peer_refused(node->core, effect->peer, KVFERRY_UNSUPPORTED, NULL, r->now);
         break;
     case CORE_CLOSE_PEER:
         rig_end_writes(r, index, 0, effect->peer, KVFERRY_PEER_LOST);

@@ -156,7 +156,7 @@ static void connect_peer(thread_turn *turn, const core_effect *effect)
     }
     free(binding);
     if (status != KVFERRY_OK)
-        core_peer_lost(node->core, peer, first_reason(turn->report, status), node_now());
+        core_peer_refused(node->core, peer, status, turn->report, node_now());
 }
 
 static void begin_write(thread_turn *turn, const core_effect *effect)
