@@ -45,8 +45,7 @@ static plan plan_of(uint64_t seed)
     static const char *const acts[] = {"killed", "stopped", "stopped and killed"};
     plan made = {0};
     uint64_t state = seed, part;
-    /* Shared memory: only stops, since a death can block a queue in it (docs/engines.md). */
-    made.act = strcmp(transport, "shm") == 0 ? ACT_STOP : (act)(next(&state) % ACTS);
+    made.act = (act)(next(&state) % ACTS);
     made.victim = next(&state) % MEMBERS_MAX;
     made.before = made.act == ACT_KILL && next(&state) % 4 == 0;
     part = next(&state) % 1000; /* most of them early */
