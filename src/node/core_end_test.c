@@ -463,27 +463,6 @@ static void a_silent_writer_can_be_declared_dead(void **state)
     end(&t);
 }
 
-static void a_restarted_writer_is_another_worker(void **state)
-{
-    (void)state;
-    two t = begin();
-    t.r->nodes[t.p].hold = true;
-    offer(&t, "t");
-    ask(&t, "t");
-    rig_kill(t.r, t.p);
-    rig_birth(t.r, t.p);
-    rig_wait(t.r, RIG_RETRY_MS);
-    rig_expect_end(t.r, t.d, "t", KVFERRY_OUTCOME_FAILED, "incarnation");
-    rig_wait(t.r, RIG_LINGER_MS);
-    rig_expect_released(t.r, t.d, "t", KVFERRY_OUTCOME_FAILED, "incarnation");
-    t.r->nodes[t.p].hold = false;
-    offer(&t, "u"); /* and serves the next */
-    ask(&t, "u");
-    rig_expect_done(t.r, t.d, "u");
-    rig_expect_done(t.r, t.p, "u");
-    end(&t);
-}
-
 static void a_broken_link_is_opened_again(void **state)
 {
     (void)state;
@@ -518,27 +497,6 @@ static void a_dead_reader_frees_the_lease(void **state)
     rig_finish(t.r, t.p, KVFERRY_OK);
     rig_expect_done(t.r, t.d, "u");
     rig_expect_done(t.r, t.p, "u");
-    end(&t);
-}
-
-static void a_restarted_reader_frees_the_lease_at_once(void **state)
-{
-    (void)state;
-    two t = begin();
-    offer(&t, "t"); /* it never asked for this one */
-    t.r->nodes[t.p].hold = true;
-    offer(&t, "u");
-    ask(&t, "u");
-    rig_kill(t.r, t.d);
-    rig_birth(t.r, t.d);
-    assert_int_equal(core_connect(t.r->nodes[t.d].core, "prefill", t.r->nodes[t.p].address, t.r->now, NULL), 0);
-    rig_expect(t.r, t.d, KVFERRY_EVENT_CONNECTED, NULL, KVFERRY_OUTCOME_DONE, "");
-    ended(&t, t.p, "u", KVFERRY_OUTCOME_FAILED, "incarnation");
-    rig_quiet(t.r, t.p); /* who was to ask for t is not known before somebody does */
-    ask(&t, "t");
-    rig_finish(t.r, t.p, KVFERRY_OK);
-    rig_expect_done(t.r, t.p, "t");
-    rig_expect_done(t.r, t.d, "t");
     end(&t);
 }
 
@@ -600,10 +558,8 @@ int main(void)
         cmocka_unit_test(nobody_lingers_in_their_sleep),
         cmocka_unit_test(a_silent_writer_is_not_dead),
         cmocka_unit_test(a_silent_writer_can_be_declared_dead),
-        cmocka_unit_test(a_restarted_writer_is_another_worker),
         cmocka_unit_test(a_broken_link_is_opened_again),
         cmocka_unit_test(a_dead_reader_frees_the_lease),
-        cmocka_unit_test(a_restarted_reader_frees_the_lease_at_once),
         cmocka_unit_test(goodbye_ends_all_at_once),
         cmocka_unit_test(the_engine_loses_a_reader),
     };

@@ -200,6 +200,47 @@ static void an_abort_while_the_dead_one_lingers_is_an_end(void **state)
     rig_free(t.r);
 }
 
+static void a_restarted_reader_frees_the_lease_at_once(void **state)
+{
+    (void)state;
+    all t = begin_with(1);
+    offer(&t, "a", 5); /* it never asked for this one */
+    t.r->nodes[t.p].hold = true;
+    offer(&t, "b", 9);
+    ask(&t, 0, "b", 4);
+    rig_kill(t.r, t.d);
+    rig_birth(t.r, t.d);
+    assert_int_equal(core_connect(t.r->nodes[t.d].core, "prefill", t.r->nodes[t.p].address, t.r->now, NULL), 0);
+    rig_expect(t.r, t.d, KVFERRY_EVENT_CONNECTED, NULL, KVFERRY_OUTCOME_DONE, "");
+    rig_expect(t.r, t.p, KVFERRY_EVENT_ENDED, "b", KVFERRY_OUTCOME_FAILED, "incarnation");
+    rig_expect(t.r, t.p, KVFERRY_EVENT_RELEASED, "b", KVFERRY_OUTCOME_FAILED, "incarnation");
+    rig_quiet(t.r, t.p); /* who was to ask for a is not known before somebody does */
+    ask(&t, 0, "a", 1);
+    rig_finish(t.r, t.p, KVFERRY_OK);
+    all_are_done(&t, "a", 1);
+    rig_free(t.r);
+}
+
+static void a_restarted_writer_is_another_worker(void **state)
+{
+    (void)state;
+    all t = begin_with(1);
+    t.r->nodes[t.p].hold = true;
+    offer(&t, "a", 5);
+    ask(&t, 0, "a", 1);
+    rig_kill(t.r, t.p);
+    rig_birth(t.r, t.p);
+    rig_wait(t.r, RIG_RETRY_MS);
+    rig_expect_end(t.r, t.d, "a", KVFERRY_OUTCOME_FAILED, "incarnation");
+    rig_wait(t.r, RIG_LINGER_MS);
+    rig_expect_released(t.r, t.d, "a", KVFERRY_OUTCOME_FAILED, "incarnation");
+    t.r->nodes[t.p].hold = false;
+    offer(&t, "b", 9); /* and serves the next */
+    ask(&t, 0, "b", 4);
+    all_are_done(&t, "b", 4);
+    rig_free(t.r);
+}
+
 static void an_ask_that_is_done_holds_no_lease(void **state)
 {
     (void)state;
@@ -230,6 +271,8 @@ int main(void)
         cmocka_unit_test(an_ask_that_the_dead_one_did_not_answer_goes_to_the_new_one),
         cmocka_unit_test(an_ask_that_the_dead_one_answered_fails),
         cmocka_unit_test(an_abort_while_the_dead_one_lingers_is_an_end),
+        cmocka_unit_test(a_restarted_reader_frees_the_lease_at_once),
+        cmocka_unit_test(a_restarted_writer_is_another_worker),
         cmocka_unit_test(an_ask_that_is_done_holds_no_lease),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

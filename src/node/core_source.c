@@ -201,8 +201,8 @@ void core_source_welcome(node_core *core, core_source *source, const wire_messag
     core_engine *engine = source->engine;
     const char *digest = message->body.hello.roster.digest;
     if (kvferry_report_count(message->reasons)) {
-        end_requests(core, source, core_reasons_code(message->reasons, ""),
-                     core_reasons_text(message->reasons, ""));
+        end_requests(core, source, core_reasons_code(message->reasons, "no_memory"),
+                     core_reasons_text(message->reasons, "memory ran out"));
         if (engine) {
             core_refused(core, message->engine_id, source->address, message->reasons);
             core_engine_fail(core, engine, message->reasons);
