@@ -173,7 +173,7 @@ async def run(options: argparse.Namespace) -> Score:
             sys.exit(f"no pair is named {options.pair!r}; there are {', '.join(map(str, [*USUAL, *MORE]))}")
     able = []
     for pair in pairs:
-        if reason := pair.model.lacks():
+        if reason := pair.lacks():
             score.skip(f"{pair.model.name}: {reason}")
             say(f"== {pair}: skipped: {reason}")
         else:

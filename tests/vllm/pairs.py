@@ -13,6 +13,10 @@ from server import Topology
 HERE = Path(__file__).resolve().parent
 
 
+#: What servers take: each worker, and both servers' other processes together.
+GIB_OF_A_WORKER, GIB_BESIDE_WORKERS = 1, 6
+
+
 @dataclass(frozen=True)
 class Model:
     name: str
@@ -108,6 +112,14 @@ class Pair:
 
     def __str__(self) -> str:
         return f"{self.model.name} {self.prefill} to {self.decode}" + (f", {self.label}" if self.label else "")
+
+    def lacks(self) -> str:
+        """Why this machine cannot run it; empty if it can."""
+        needed = GIB_BESIDE_WORKERS + GIB_OF_A_WORKER * sum(side.tp * side.pp for side in (self.prefill, self.decode))
+        memory = int(re.search(r"^MemTotal:\s*(\d+) kB", Path("/proc/meminfo").read_text(), flags=re.M)[1]) / 2**20
+        if memory < needed:
+            return f"it needs {needed} GiB of memory, and there are {memory:.0f}"
+        return self.model.lacks()
 
     @property
     def equal(self) -> bool:
