@@ -72,18 +72,63 @@ static int plan_each(const tool_side *sources, const tool_side *targets, tool_re
     return result;
 }
 
-static int answer(const arguments *given, tool_reasons *reasons)
+static bool has_layer(const kvferry_stream *stream, const char *layer)
+{
+    bool has = strcmp(stream->layer, layer) == 0;
+    for (uint32_t i = 0; i < stream->alias_count && !has; i++)
+        has = strcmp(stream->aliases[i], layer) == 0;
+    return has;
+}
+
+static bool is_same(const kvferry_stream *a, const kvferry_stream *b)
+{
+    bool same = has_layer(b, a->layer);
+    for (uint32_t i = 0; i < a->alias_count && !same; i++)
+        same = has_layer(b, a->aliases[i]);
+    return same && strcmp(a->name, b->name) == 0;
+}
+
+/* How many of the second document's streams the first one would have to serve, and has: these are compared. */
+static uint32_t count_compared(const tool_side *pair)
+{
+    const kvferry_layout *a = pair->layouts[0], *b = pair->layouts[1];
+    uint32_t compared = 0;
+    for (uint32_t i = 0; i < kvferry_layout_stream_count(b); i++) {
+        const kvferry_stream *wanted = kvferry_layout_stream(b, i);
+        bool found = false;
+        for (uint32_t k = 0; k < kvferry_layout_stream_count(a) && !found; k++) {
+            const kvferry_stream *has = kvferry_layout_stream(a, k);
+            found = has->policy != KVFERRY_POLICY_LOCAL && is_same(wanted, has);
+        }
+        compared += found && wanted->policy == KVFERRY_POLICY_REQUIRED;
+    }
+    return compared;
+}
+
+static void print_pair(const arguments *given, const tool_side *pair)
+{
+    uint32_t compared = count_compared(pair), counts[2];
+    for (int i = 0; i < 2; i++)
+        counts[i] = kvferry_layout_stream_count(pair->layouts[i]);
+    if (tool_json())
+        tool_print_json(json_pack("{s:b, s:I, s:[I,I]}", "ok", 1, "streams_compared", (json_int_t)compared,
+                                  "streams", (json_int_t)counts[0], (json_int_t)counts[1]));
+    else
+        printf("no difference that matters between %s and %s: %u stream%s compared, of %u and %u\n",
+               given->pair.items[0], given->pair.items[1], compared, compared == 1 ? "" : "s", counts[0], counts[1]);
+}
+
+static int answer(const arguments *given, const tool_side *first, tool_reasons *reasons)
 {
     if (tool_reasons_count(reasons))
         return tool_refuse(reasons,
                            given->pair.count ? "these documents differ"
                                              : "these sources cannot serve these targets",
                            stdout);
-    if (tool_json())
+    if (given->pair.count)
+        print_pair(given, first);
+    else if (tool_json())
         tool_print_json(json_pack("{s:b}", "ok", 1));
-    else if (given->pair.count)
-        printf("no difference that matters between %s and %s\n", given->pair.items[0],
-               given->pair.items[1]);
     else
         printf("no difference that matters: %zu source%s can serve %zu target%s\n",
                given->sources.count, given->sources.count == 1 ? "" : "s", given->targets.count,
@@ -102,7 +147,7 @@ static int run(const arguments *given, tool_side *first, tool_side *second, tool
     if (tool_reasons_count(reasons))
         return tool_refuse(reasons, "not valid layout documents", stdout);
     status = given->pair.count ? compare(first, reasons) : plan_each(first, second, reasons);
-    return status == TOOL_GO_ON ? answer(given, reasons) : status;
+    return status == TOOL_GO_ON ? answer(given, first, reasons) : status;
 }
 
 int tool_check(int argc, char **argv)

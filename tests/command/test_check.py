@@ -17,11 +17,16 @@ class TwoFiles(CommandTest):
     def test_what_may_differ(self):
         for other in (document("d"), document(rank=1, size=2), document(block=8), document(page=2),
                       document(blocks=99)):
-            self.assertEqual(self.check(FINE, document(), other), {"ok": True})
+            self.assertEqual(self.check(FINE, document(), other),
+                             {"ok": True, "streams_compared": 5, "streams": [5, 5]})
 
     def test_layers_of_one_stage_only(self):
-        self.check(FINE, document(stage=0, stages=2, layers=4), document(stage=1, stages=2, layers=4))
-        self.check(FINE, document(layers=4), document(layers=2))
+        value = self.check(FINE, document(stage=0, stages=2, layers=4), document(stage=1, stages=2, layers=4))
+        self.assertEqual(value, {"ok": True, "streams_compared": 0, "streams": [5, 4]})
+        value = self.check(FINE, document(layers=4), document(layers=2))
+        self.assertEqual(value, {"ok": True, "streams_compared": 4, "streams": [9, 5]})
+        out = self.expect(FINE, "check", "a.json", "b.json").out
+        self.assertIn("4 streams compared, of 9 and 5", out)
 
     def test_every_difference(self):
         other = document(model="other")
