@@ -11,7 +11,7 @@
 #define GOAL_US 100.0
 
 typedef struct arguments {
-    uint64_t requests, window, workers;
+    uint64_t requests, window, workers, handshakes;
     const char *engine;
 } arguments;
 
@@ -38,6 +38,8 @@ static int parse(int argc, char **argv, arguments *given)
         {"window", 'w', TOOL_NUMBER, &given->window, "N", "in flight at a time (default 64)", 2, 4096},
         {"workers", 0, TOOL_NUMBER, &given->workers, "N",
          "of each side, for handshakes: a power of 2 (default 4)", 1, 32},
+        {"handshakes", 0, TOOL_NUMBER, &given->handshakes, "N",
+         "only this: one prefill worker meets N decode workers, 4 an engine", BENCH_MEET_TP, 4096},
         {"engine", 0, TOOL_CHOICE, &given->engine, "ucx|memory", "what moves the bytes (default ucx)", 0, 0},
     };
     const tool_usage usage = {
@@ -55,6 +57,8 @@ static int parse(int argc, char **argv, arguments *given)
         return tool_misuse("operand", "none", argv[operand]);
     if (status == TOOL_GO_ON && given->workers & (given->workers - 1))
         return tool_misuse("--workers", "a power of 2", tool_number(given->workers));
+    if (status == TOOL_GO_ON && given->handshakes % BENCH_MEET_TP)
+        return tool_misuse("--handshakes", "a multiple of 4", tool_number(given->handshakes));
     return status;
 }
 
@@ -175,10 +179,55 @@ static void print_text(const node_bench *bench)
            bench->handshake.cpu_s * 1e3, bench->handshake.clock_s * 1e3);
 }
 
+/* --- one that meets many --------------------------------------------------------------------- */
+
+static void print_mets(const bench_met mets[2])
+{
+    static const char *const names[] = {"first of each engine, with its documents", "others, documents known"};
+    static const char *const columns[] = {"decode workers that one prefill worker meets", ">count", ">CPU ms of it",
+                                          ">us each", ">CPU ms of them", ">clock ms"};
+    tool_table *table = tool_table_create(columns, sizeof columns / sizeof *columns);
+    for (int i = 0; i < 2; i++) {
+        const double values[] = {mets[i].cpu_s * 1e3, mets[i].cpu_s * 1e6 / (double)mets[i].workers,
+                                 mets[i].others_cpu_s * 1e3, mets[i].clock_s * 1e3};
+        char text[sizeof values / sizeof *values][32];
+        for (size_t v = 0; v < sizeof values / sizeof *values; v++)
+            snprintf(text[v], sizeof text[v], "%.0f", values[v]);
+        const char *cells[] = {names[i], tool_number(mets[i].workers), text[0], text[1], text[2], text[3]};
+        tool_table_row(table, cells);
+    }
+    tool_table_print(table);
+}
+
+static void print_mets_json(const bench_met mets[2])
+{
+    json_t *list = json_array();
+    for (int i = 0; i < 2; i++)
+        json_array_append_new(list, json_pack("{s:I, s:b, s:f, s:f, s:f}", "workers", (json_int_t)mets[i].workers,
+                                              "documents_known", i, "cpu_s", mets[i].cpu_s, "cpu_s_of_them",
+                                              mets[i].others_cpu_s, "clock_s", mets[i].clock_s));
+    tool_print_json(json_pack("{s:s, s:o}", "model", HANDSHAKE_MODEL, "handshakes", list));
+}
+
+static int measure_meeting(const arguments *given)
+{
+    bench_met mets[2] = {0};
+    int status = bench_meet(HANDSHAKE_MODEL, HANDSHAKE_BLOCKS, given->handshakes, mets);
+    if (status != TOOL_GO_ON)
+        return status;
+    if (tool_json())
+        print_mets_json(mets);
+    else
+        print_mets(mets);
+    return TOOL_FINE;
+}
+
 int bench_node(int argc, char **argv)
 {
     node_bench bench = {.given = {.requests = 2000, .window = 64, .workers = 4, .engine = "ucx"}};
     int status = parse(argc, argv, &bench.given);
+    if (status == TOOL_GO_ON && bench.given.handshakes)
+        return measure_meeting(&bench.given);
     if (status == TOOL_GO_ON)
         status = measure_requests(&bench);
     if (status == TOOL_GO_ON)

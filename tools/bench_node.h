@@ -10,6 +10,7 @@
 typedef struct bench_nodes {
     tool_side side;
     kvferry_node **nodes;
+    const char *transport; /* of the engine; NULL: its own choice */
 } bench_nodes;
 
 enum { BENCH_BLOCK_TOKENS = 16, BENCH_BLOCK_COPIES = 64, BENCH_BLOCK_BYTES = 128 << 10 };
@@ -30,8 +31,23 @@ typedef struct bench_handshake {
     double cpu_s, clock_s;
 } bench_handshake;
 
-/* All workers of `targets` connect to `sources`. TOOL_GO_ON, or TOOL_FAILED. */
+/* All of `targets` connect to the engine at this address. TOOL_GO_ON, or TOOL_FAILED. */
+int bench_connect_nodes(const char *where, kvferry_node **targets, size_t count, bench_handshake *handshake);
 int bench_connect(bench_nodes *sources, bench_nodes *targets, bench_handshake *handshake);
+
+enum { BENCH_MEET_TP = 4 };
+
+typedef struct bench_met { /* what it cost one prefill worker to meet so many decode workers */
+    uint64_t workers;
+    double cpu_s, clock_s;
+    double others_cpu_s; /* what it cost all of them */
+} bench_met;
+
+/*
+ * One prefill worker meets decode workers, BENCH_MEET_TP an engine: mets[0], the first of each engine, which bring the
+ * documents of all of it; mets[1], the others, whose documents are known by their digests (bench_node_meet.c).
+ */
+int bench_meet(const char *model, uint64_t blocks, uint64_t workers, bench_met mets[2]);
 
 /* Requests of one block, `window` of them in flight at a time. */
 typedef struct bench_load {

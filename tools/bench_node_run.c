@@ -35,8 +35,9 @@ static int start_node(bench_nodes *nodes, size_t index, const char *engine)
     uint32_t count = kvferry_layout_segment_count(layout);
     kvferry_node_segment *segments = tool_alloc(count + 1u, sizeof *segments);
     kvferry_report *report = tool_report();
+    const kvferry_engine_options with = {.size = sizeof with, .transport = nodes->transport};
     const kvferry_node_options options = {
-        .size = sizeof options, .engine = engine,
+        .size = sizeof options, .engine = engine, .engine_options = nodes->transport ? &with : NULL,
         .leader = index ? kvferry_node_address(nodes->nodes[0]) : NULL};
     kvferry_status made = kvferry_node_create(&options, layout, segments, count, &nodes->nodes[index], report);
     int status = made == KVFERRY_OK ? TOOL_GO_ON : failed("a node could not be started", made, report);
@@ -145,23 +146,27 @@ static int wait_connected(kvferry_node *node, double end)
     return TOOL_FAILED;
 }
 
-int bench_connect(bench_nodes *sources, bench_nodes *targets, bench_handshake *handshake)
+int bench_connect_nodes(const char *where, kvferry_node **targets, size_t count, bench_handshake *handshake)
 {
     double cpu = bench_cpu_s(), clock = bench_clock_s();
-    const char *where = kvferry_node_address(sources->nodes[0]);
     kvferry_report *report = tool_report();
     int status = TOOL_GO_ON;
-    for (size_t i = 0; i < targets->side.count && status == TOOL_GO_ON; i++) {
-        kvferry_status begun = kvferry_node_connect(targets->nodes[i], "", where, report);
+    for (size_t i = 0; i < count && status == TOOL_GO_ON; i++) {
+        kvferry_status begun = kvferry_node_connect(targets[i], "", where, report);
         if (begun != KVFERRY_OK)
             status = failed("no handshake", begun, report);
     }
-    for (size_t i = 0; i < targets->side.count && status == TOOL_GO_ON; i++)
-        status = wait_connected(targets->nodes[i], clock + PATIENCE_S);
+    for (size_t i = 0; i < count && status == TOOL_GO_ON; i++)
+        status = wait_connected(targets[i], clock + PATIENCE_S);
     kvferry_report_free(report);
     handshake->cpu_s = bench_cpu_s() - cpu;
     handshake->clock_s = bench_clock_s() - clock;
     return status;
+}
+
+int bench_connect(bench_nodes *sources, bench_nodes *targets, bench_handshake *handshake)
+{
+    return bench_connect_nodes(kvferry_node_address(sources->nodes[0]), targets->nodes, targets->side.count, handshake);
 }
 
 /* --- requests -------------------------------------------------------------------------------- */

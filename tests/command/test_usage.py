@@ -52,6 +52,18 @@ class WrongUse(CommandTest):
         for name in ("plan", "transfer", "node"):
             self.assertIn(f"usage: kvferry bench {name} ", self.expect(FINE, "bench", name, "--help").out)
 
+    def test_handshakes(self):
+        self.expect_misuse("bench", "node", "--handshakes", "6", says=["--handshakes", "a multiple of 4", "6"])
+        value = self.expect_json(FINE, "bench", "node", "--handshakes", "8")
+        self.assertEqual([(each["workers"], each["documents_known"]) for each in value["handshakes"]],
+                         [(2, False), (6, True)])
+        for each in value["handshakes"]:
+            self.assertEqual(set(each), {"workers", "documents_known", "cpu_s", "cpu_s_of_them", "clock_s"})
+            self.assertTrue(all(each[key] > 0 for key in ("cpu_s", "cpu_s_of_them", "clock_s")), each)
+        out = self.expect(FINE, "bench", "node", "--handshakes", "132").out  # of two processes
+        self.assertRegex(out, r"first of each engine, with its documents +33 ")
+        self.assertRegex(out, r"others, documents known +99 ")
+
     def test_unknown_letter_after_a_known_one(self):
         self.expect_misuse("plan", "-vZ", says=["-Z"])
 
