@@ -344,3 +344,17 @@ bool base_json_choice_or(base_json node, const char *const *names, size_t count,
 {
     OR(node, fallback, value, base_json_choice(node, names, count, value));
 }
+
+/* --- writing ------------------------------------------------------------------------------- */
+
+static int append_part(const char *part, size_t size, void *text)
+{
+    base_text_append_bytes(text, part, size);
+    return ((base_text *)text)->failed ? -1 : 0;
+}
+
+void base_json_dump(const json_t *value, size_t flags, base_text *text)
+{
+    if (json_dump_callback(value, append_part, text, flags) != 0)
+        text->failed = true;
+}

@@ -138,4 +138,14 @@ void base_json_place(base_json node, base_text *place);
 /* The value in a few words, for `found`: `"abc"`, `3.0`, `an object`. In a buffer of base_format. */
 const char *base_json_words(base_json node);
 
+const char *base_json_words(base_json node);
+
+/* --- writing ------------------------------------------------------------------------------- */
+
+/*
+ * Appends the value as JSON; `flags` are jansson's. Instead of json_dumps, which may lose a key without a word when
+ * memory runs out: a text that has failed stays so.
+ */
+void base_json_dump(const json_t *value, size_t flags, base_text *text);
+
 #endif

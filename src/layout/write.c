@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Writing documents. */
+#include "base/json.h"
 #include "base/msgpack.h"
 #include "layout/tree.h"
 
@@ -33,26 +34,13 @@ static json_t *layout_tree(const kvferry_layout *layout)
     return NULL;
 }
 
-static int append_dumped(const char *part, size_t size, void *text)
-{
-    base_text_append_bytes(text, part, size);
-    return ((base_text *)text)->failed ? -1 : 0;
-}
-
-/* Not by json_dumps: out of memory it may lose a key without a word, but `failed` stays set. */
-static void write_value(base_text *text, json_t *value)
-{
-    if (json_dump_callback(value, append_dumped, text, JSON_ENCODE_ANY) != 0)
-        text->failed = true;
-}
-
 /* A list with one element a line. */
 static void write_list(base_text *text, json_t *list)
 {
     base_text_append(text, "[");
     for (size_t i = 0; i < json_array_size(list); i++) {
         base_text_append(text, "%s\n    ", i ? "," : "");
-        write_value(text, json_array_get(list, i));
+        base_json_dump(json_array_get(list, i), JSON_ENCODE_ANY, text);
     }
     base_text_append(text, "%s]", json_array_size(list) ? "\n  " : "");
 }
@@ -69,7 +57,7 @@ kvferry_status kvferry_layout_write_json(const kvferry_layout *layout, char **te
         if (json_is_array(json_object_iter_value(i)))
             write_list(&written, json_object_iter_value(i));
         else
-            write_value(&written, json_object_iter_value(i));
+            base_json_dump(json_object_iter_value(i), JSON_ENCODE_ANY, &written);
     }
     base_text_append(&written, "\n}\n");
     json_decref(root);

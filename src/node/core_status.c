@@ -2,7 +2,7 @@
 /* What a person or a monitor sees of the core. */
 #include "node/core_internal.h"
 
-#include <jansson.h>
+#include "base/json.h"
 
 void core_get_statistics(const node_core *core, kvferry_node_statistics *statistics)
 {
@@ -142,10 +142,9 @@ kvferry_status core_status(const node_core *core, uint64_t now, base_text *json)
     json_t *root = json_pack("{s:o*, s:s, s:b, s:o*, s:o*, s:o*}", "worker", self, "address",
                              core->options.address, "complete", core->own != NULL, "peers", peers,
                              "transfers", transfers, "counts", counts);
-    char *text = root && self && peers && transfers && counts ? json_dumps(root, JSON_COMPACT) : NULL;
-    if (text)
-        base_text_append_bytes(json, text, strlen(text));
-    free(text);
+    bool whole = root && self && peers && transfers && counts;
+    if (whole)
+        base_json_dump(root, JSON_COMPACT, json);
     json_decref(root);
-    return text && !json->failed ? KVFERRY_OK : KVFERRY_NO_MEMORY;
+    return whole && !json->failed ? KVFERRY_OK : KVFERRY_NO_MEMORY;
 }

@@ -205,11 +205,15 @@ kvferry_status node_directory_read_entry(const char *text, size_t size, node_dir
 
 static kvferry_status dump(json_t *root, bool good, char **text)
 {
-    char *made = good ? json_dumps(root, JSON_COMPACT) : NULL;
+    base_text made = {.failed = !good};
+    if (good)
+        base_json_dump(root, JSON_COMPACT, &made);
     json_decref(root);
-    if (!made)
+    if (made.failed) {
+        free(made.data);
         return KVFERRY_NO_MEMORY;
-    *text = made;
+    }
+    *text = made.data;
     return KVFERRY_OK;
 }
 

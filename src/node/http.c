@@ -7,8 +7,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include <jansson.h>
 #include <microhttpd.h>
+
+#include "base/json.h"
 
 enum {
     HTTP_BODY_MAX = 16384, /* of a registration */
@@ -53,9 +54,15 @@ static enum MHD_Result answer_error(struct MHD_Connection *connection, unsigned 
                                     const char *name, const char *message)
 {
     json_t *root = json_pack("{s:{s:s, s:s}}", "error", "code", name, "message", message);
-    char *text = root ? json_dumps(root, JSON_COMPACT) : NULL;
+    base_text text = {.failed = !root};
+    if (root)
+        base_json_dump(root, JSON_COMPACT, &text);
     json_decref(root);
-    return answer(connection, code, JSON_TYPE, text);
+    if (text.failed) {
+        free(text.data);
+        text.data = NULL;
+    }
+    return answer(connection, code, JSON_TYPE, text.data);
 }
 
 static enum MHD_Result answer_refusal(struct MHD_Connection *connection, kvferry_status status,

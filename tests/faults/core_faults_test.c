@@ -4,6 +4,7 @@
  * the n-th allocation of the library fails, alone or with all that follow for a while. Whatever fails, every offer and
  * every ask that was taken ends once and is released once, later transfers go well, and nothing leaks.
  */
+#include "node/directory.h"
 #include "node/rig_test.h"
 
 #include "guard.h"
@@ -201,9 +202,87 @@ static void a_core_is_made_or_not(void **state)
     assert_true(at > 20);
 }
 
+/* false: no allocation failed. */
+static bool describe(const rig *r, size_t index, size_t fail_at, const char *whole)
+{
+    base_text text = {0};
+    guard_fail_at(fail_at, false);
+    guard_begin();
+    kvferry_status status = core_status(r->nodes[index].core, r->now, &text);
+    guard_end();
+    bool failed = guard_failed();
+    guard_fail_at(0, false);
+    assert_true(status == KVFERRY_OK || (failed && status == KVFERRY_NO_MEMORY));
+    if (status == KVFERRY_OK && strcmp(text.data, whole) != 0)
+        fail_msg("allocation %zu failed: %s instead of %s", fail_at, text.data, whole);
+    free(text.data);
+    return failed;
+}
+
+static void a_status_is_whole_or_not_there(void **state)
+{
+    (void)state;
+    rig *r = rig_create();
+    bool taken;
+    r->options.log = NULL;
+    rig_engine_of(r, &(rig_shape){.engine_id = "prefill", .tps = 1, .pps = 1, .state = true});
+    rig_engine_of(r, &(rig_shape){.engine_id = "decode", .tps = 1, .pps = 1, .state = true});
+    offer_or_not(r, "a", 5, KVFERRY_NOT_READY, &taken);
+    ask_or_not(r, "a", 9, &taken);
+    rig_run(r);
+    for (size_t index = 0; index < 2; index++) {
+        base_text whole = {0};
+        size_t before = guard_live(), at = 1;
+        assert_int_equal(core_status(r->nodes[index].core, r->now, &whole), KVFERRY_OK);
+        while (describe(r, index, at, whole.data))
+            at++;
+        assert_true(at > 50);
+        assert_int_equal(guard_live(), before);
+        free(whole.data);
+    }
+    rig_free(r);
+}
+
+static kvferry_status write_directory(const node_directory *directory, size_t fail_at, char **text, bool *failed)
+{
+    guard_fail_at(fail_at, false);
+    guard_begin();
+    kvferry_status status = node_directory_write(directory, text);
+    guard_end();
+    *failed = guard_failed();
+    guard_fail_at(0, false);
+    return status;
+}
+
+static void a_directory_is_whole_or_not_there(void **state)
+{
+    (void)state;
+    char id[] = "prefill", address[] = "tcp://127.0.0.1:7000", *whole = NULL;
+    node_directory directory = {0};
+    bool failed = true, replaced;
+    for (uint32_t i = 0; i < 4; i++) {
+        const node_entry entry = {0, i, 0, id, address};
+        assert_int_equal(node_directory_put(&directory, &entry, &replaced), KVFERRY_OK);
+    }
+    assert_int_equal(write_directory(&directory, 0, &whole, &failed), KVFERRY_OK);
+    failed = true;
+    for (size_t at = 1; failed; at++) {
+        char *text = NULL;
+        kvferry_status status = write_directory(&directory, at, &text, &failed);
+        assert_true(status == KVFERRY_OK || (failed && status == KVFERRY_NO_MEMORY));
+        if (status == KVFERRY_OK)
+            assert_string_equal(text, whole);
+        free(text);
+    }
+    free(whole);
+    node_directory_free(&directory);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_status_is_whole_or_not_there),
+        cmocka_unit_test(a_directory_is_whole_or_not_there),
         cmocka_unit_test(a_core_is_made_or_not),
         cmocka_unit_test(an_engine_comes_together_all_the_same),
         cmocka_unit_test(one_allocation_fails),
