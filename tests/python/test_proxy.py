@@ -44,6 +44,7 @@ class Pretender:
         self.engines: dict[str, Any] = {"0": {"engine_id": "e0", "worker_addr": {}}}
         self.queries = 0
         self.healthy = True
+        self.used: list[Any] = []
         self.runner: web.AppRunner | None = None
 
     @property
@@ -71,6 +72,11 @@ class Pretender:
             self.runner = None
 
     async def complete(self, request: web.Request) -> web.StreamResponse:
+        assert request.transport is not None
+        if request.transport in self.used:  # as a server whose keep-alive time is over just then
+            request.transport.abort()
+            return web.Response()
+        self.used.append(request.transport)
         body = await request.json()
         self.asked.append(body)
         self.headers.append({name.lower(): value for name, value in request.headers.items()})
@@ -169,6 +175,10 @@ class ProxyTest(unittest.IsolatedAsyncioTestCase):
         ids = {body["kv_transfer_params"]["transfer_id"] for body in self.prefill.asked}
         assert len(ids) == 20
         assert ids == {body["kv_transfer_params"]["transfer_id"] for body in self.decode.asked}
+
+    async def test_a_server_that_closes_idle_connections_loses_no_request(self) -> None:
+        for _ in range(3):
+            assert await self.post({"prompt": "p"}) == (200, self.decode.answer)
 
     async def test_prefill_ends_by_its_length_only(self) -> None:
         given = {

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from aiohttp import ClientError, ClientSession, ClientTimeout
+from aiohttp import ClientError, ClientSession, ClientTimeout, TCPConnector
 
 HOST = "127.0.0.1"
 MODEL_NAME = "model"
@@ -192,7 +192,9 @@ class Server:
         """Waits until it serves. Raises Unready with the reason if it does not."""
         assert self.process is not None
         if self.session is None:
-            self.session = ClientSession(timeout=ClientTimeout(total=ANSWER_SECONDS))
+            # No connection is used twice: the server may close an idle one just then.
+            connector = TCPConnector(force_close=True)
+            self.session = ClientSession(timeout=ClientTimeout(total=ANSWER_SECONDS), connector=connector)
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline:
             if self.process.poll() is not None:

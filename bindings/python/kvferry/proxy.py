@@ -227,9 +227,11 @@ class Proxy:
     async def lifetime(self, _: web.Application) -> AsyncIterator[None]:
         """The connections to all servers, from the application's start to its end."""
         timeout = ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)
-        # As many connections as there are requests: a server has a queue of its own.
+        # As many connections as there are requests: a server has a queue of its own. And each only once: a server may
+        # close an idle connection just when the next request is written to it, and that one cannot be sent again.
+        connector = TCPConnector(limit=0, force_close=True)
         async with ClientSession(
-            timeout=timeout, connector=TCPConnector(limit=0), headers={"Accept-Encoding": "identity"}
+            timeout=timeout, connector=connector, headers={"Accept-Encoding": "identity"}
         ) as session:
             self._session = session
             yield
