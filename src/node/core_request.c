@@ -463,11 +463,15 @@ static void failed_verdict(node_core *core, core_part *part, const wire_message 
         new_attempt(core, part);
         return;
     }
-    /* An earlier attempt was refused, but who knows whether a late copy of that ask was not served. */
-    if (part->again && strcmp(code, "transfer_over") == 0 && request->state == CORE_REQUEST_ENDED)
+    /*
+     * Refused for its rosters, which decides nothing: a late copy of this ask, or of an earlier attempt, may be served
+     * once they hold. Only a settle makes sure.
+     */
+    bool open = changed || (part->again && strcmp(code, "transfer_over") == 0);
+    if (open && request->state == CORE_REQUEST_ENDED)
         return;
-    part->confirmed = !(part->again && strcmp(code, "transfer_over") == 0);
-    part->told |= part->confirmed && !changed; /* refused for its rosters, it may still be waited for */
+    part->confirmed = !open;
+    part->told |= !open;
     if (request->state == CORE_REQUEST_ENDED)
         core_part_confirm(core, part, part->told);
     else if (request->restarted && strcmp(code, "transfer_unknown") == 0)
