@@ -27,8 +27,6 @@ from pairs import CONNECTORS, HERE, MORE, USUAL, Connector, Pair
 from rig import Failed, Rig
 from server import Unready
 
-MAKER = "make_deepseek_v4.py"
-
 
 class Score:
     def __init__(self) -> None:
@@ -153,12 +151,13 @@ def run_pytest(logs: Path, every: bool, score: Score) -> None:
 
 def make_models(pairs: list[Pair], made: Path) -> None:
     """Makes the models that are not kept, again if what makes them has changed."""
-    for model in {pair.model.name: pair.model for pair in pairs if not pair.model.trained}.values():
-        folder, maker, config = made / model.folder, HERE / "models" / MAKER, HERE / "models" / model.folder
-        made_by = hashlib.sha256(maker.read_bytes() + (config / "config.json").read_bytes()).hexdigest()
+    for model in {pair.model.name: pair.model for pair in pairs if pair.model.maker}.values():
+        folder, source, maker = model.path(made), HERE / "models" / model.source, HERE / "models" / model.maker
+        parts = [maker, HERE / "models" / "drawn.py", *sorted(source.iterdir())]
+        made_by = hashlib.sha256(b"".join(part.read_bytes() for part in parts)).hexdigest()
         if not (folder / "made_by").exists() or (folder / "made_by").read_text() != made_by:
             say(f"making {model.name} in {folder}")
-            subprocess.run([sys.executable, str(maker), str(folder)], check=True)
+            subprocess.run([sys.executable, "-B", str(maker), str(source), str(folder)], check=True)
             (folder / "made_by").write_text(made_by)
 
 

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,13 @@ class Model:
     embeddings: bool = False
     #: One of these the CPU has to have.
     cpu: tuple[str, ...] = ()
+    #: Of models that are made: the program under models/ that makes it, and the folder that it makes it from.
+    maker: str = ""
+    source: str = ""
+
+    def path(self, made: Path) -> Path:
+        """Where it is; made: the folder for what is made."""
+        return (made if self.maker else HERE / "models") / self.folder
 
     def lacks(self) -> str:
         """Why this machine cannot run it; empty if it can."""
@@ -81,6 +89,8 @@ QWEN = Model(
     embeddings=True,
     cpu=("avx512_bf16", "amx_bf16"),
 )
+#: The same with a draft layer.
+MTP = replace(QWEN, name="Qwen3.5 MTP", folder="qwen35-mtp", maker="make_qwen35_mtp.py", source="qwen35-recall")
 DEEPSEEK = Model(
     "DeepSeek-V4",
     "deepseek-v4",
@@ -92,6 +102,8 @@ DEEPSEEK = Model(
     many=16,
     few=6,
     cpu=("avx512_bf16", "amx_bf16"),
+    maker="make_deepseek_v4.py",
+    source="deepseek-v4",
 )
 
 
@@ -106,6 +118,7 @@ class Pair:
     prefill_environment: dict[str, str] = field(default_factory=dict)
     decode_environment: dict[str, str] = field(default_factory=dict)
     arguments: tuple[str, ...] = ()
+    decode_arguments: tuple[str, ...] = ()
     label: str = ""
     #: What it is run with where nothing else is asked for.
     connector: str = "kvferry"
@@ -141,6 +154,11 @@ def conv(prefill: str, decode: str) -> dict[str, Any]:
     }
 
 
+def drafts(tokens: int) -> tuple[str, ...]:
+    """So many tokens are drafted a step."""
+    return ("--speculative-config", json.dumps({"method": "mtp", "num_speculative_tokens": tokens}))
+
+
 #: In every run of make test-vllm.
 USUAL = [
     pair(LLAMA, "tp2", "tp1"),
@@ -167,6 +185,10 @@ MORE = [
     pair(DEEPSEEK, "tp1", "tp1"),
     pair(DEEPSEEK, "tp1", "tp2"),
     pair(DEEPSEEK, "tp2", "tp2"),
+    pair(MTP, "tp1", "tp1", arguments=drafts(2)),
+    pair(MTP, "tp1", "tp2", arguments=drafts(2)),
+    pair(MTP, "pp2tp2", "tp4", arguments=drafts(2)),
+    pair(MTP, "tp1", "tp1", decode_arguments=drafts(2), label="drafts on D only"),
     pair(LLAMA, "tp1", "tp1", connector="kvferry-both", label="kv_both"),
     pair(LLAMA, "tp2", "tp1", connector="kvferry-mooncake", label="over Mooncake"),
     pair(QWEN, "pp2tp2", "tp4", connector="kvferry-mooncake", label="over Mooncake"),

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from aiohttp import ClientError
-from pairs import HERE, Connector, Pair
+from pairs import Connector, Pair
 from server import HOST, Answer, Prompt, Server, free_port
 
 #: How many requests are in flight where a check does not ask for another number.
@@ -92,7 +92,7 @@ class Rig:
             "KVFERRY_TEST_DAMAGE": f"@{self.damage_file}",
             "VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT": str(GIVE_UP_SECONDS),
         }
-        self.model_folder = (HERE / "models" if pair.model.trained else made) / pair.model.folder
+        self.model_folder = pair.model.path(made)
         self.prefill = self._server("prefill", 0)
         self.decode = self._server("decode", 1)
 
@@ -104,7 +104,7 @@ class Rig:
             (pair.prefill, pair.decode)[role],
             self.connector.of(role),
             self.folder / f"{name}.log",
-            [*pair.model.arguments, *pair.arguments],
+            [*pair.model.arguments, *pair.arguments, *((), pair.decode_arguments)[role]],
             {**self.variables, **(pair.prefill_environment, pair.decode_environment)[role]},
         )
 

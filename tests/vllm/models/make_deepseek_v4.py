@@ -1,43 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes a small model of the DeepSeek-V4 kind with random weights.
 
-    python make_deepseek_v4.py FOLDER
+    python make_deepseek_v4.py SOURCE FOLDER
 
-The sizes are those of deepseek-v4/config.json beside this file. Each tensor is drawn from a generator that is
-seeded with the tensor's name, so that the model is the same wherever it is made. Tensors are scaled so that
-greedy answers vary and hang on what was read from every kind of cache.
+The sizes are those of SOURCE/config.json. Tensors are scaled so that greedy answers vary and hang on what was read
+from every kind of cache.
 """
 
-import hashlib
 import json
 import shutil
 import sys
 from pathlib import Path
 
 import torch
+from drawn import Weights
 from safetensors.torch import save_file
-
-HERE = Path(__file__).resolve().parent
-SEED = "kvferry"
-
-
-class Weights:
-    """Tensors by name. Shapes are (output, input), as torch.nn.Linear has them."""
-
-    def __init__(self) -> None:
-        self.tensors: dict[str, torch.Tensor] = {}
-
-    def draw(self, name: str, *shape: int) -> torch.Tensor:
-        digest = hashlib.sha256(f"{SEED}/{name}".encode()).digest()
-        generator = torch.Generator().manual_seed(int.from_bytes(digest[:6], "big"))
-        return torch.randn(*shape, generator=generator)
-
-    def matrix(self, name: str, rows: int, columns: int, gain: float = 1.0, dtype=torch.bfloat16) -> None:
-        """Keeps the size of what it is multiplied with, times gain."""
-        self.tensors[name] = (self.draw(name, rows, columns) * gain / columns**0.5).to(dtype)
-
-    def vector(self, name: str, *shape: int, mean: float = 1.0, spread: float = 0.1, dtype=torch.bfloat16) -> None:
-        self.tensors[name] = (mean + spread * self.draw(name, *shape)).to(dtype)
 
 
 def compressor(weights: Weights, prefix: str, ratio: int, dim: int, hidden: int, mean: float = 1.0) -> None:
@@ -108,11 +85,10 @@ def model(c: dict) -> dict[str, torch.Tensor]:
 
 
 def main() -> None:
-    if len(sys.argv) != 2:
-        sys.exit("usage: make_deepseek_v4.py FOLDER")
-    folder = Path(sys.argv[1])
+    if len(sys.argv) != 3:
+        sys.exit("usage: make_deepseek_v4.py SOURCE FOLDER")
+    config, folder = Path(sys.argv[1]) / "config.json", Path(sys.argv[2])
     folder.mkdir(parents=True, exist_ok=True)
-    config = HERE / "deepseek-v4" / "config.json"
     save_file(model(json.loads(config.read_text())), folder / "model.safetensors", metadata={"format": "pt"})
     shutil.copy(config, folder / "config.json")
     (folder / "generation_config.json").write_text(json.dumps({"bos_token_id": 0, "eos_token_id": 1}) + "\n")
