@@ -118,6 +118,9 @@ async def hits(rig: Rig, samples: Samples, keep: tuple[str, ...]) -> str:
     for name, server in servers.items():
         if name not in keep:
             await rig.empty(server)
+    for prompt in await beginnings(rig, samples) if "decode" in keep else []:
+        if (answer := await rig.transfer(prompt, 1)).failed:
+            raise Failed(f"the beginning of a prompt, {len(prompt)} tokens: found {answer}")
     before = {name: await server.metrics() for name, server in servers.items()}
     rig.tally.judge(await rig.ask(samples.long))
     found = []
@@ -128,6 +131,20 @@ async def hits(rig: Rig, samples: Samples, keep: tuple[str, ...]) -> str:
             raise Failed(f"the {name} server found nothing in its prefix cache")
         found.append(f"{hit:.0f} tokens found at {name}")
     return ", ".join(found)
+
+
+async def beginnings(rig: Rig, samples: Samples) -> list[Prompt]:
+    """What the decode server has to know already so that it finds a long prompt again: its beginnings up to the end of
+    each of its blocks (and the element that is computed there). A server that drafts gives up the last block that it
+    finds; and with a state, it goes on where it has one, which is where a request of its own ended."""
+    if not rig.pair.drafts[1]:
+        return []
+    block = int((await rig.decode.metrics())["effective_attention_block_size"])
+    return [
+        Prompt(sample.prompt.ids[: end + 1])
+        for sample in samples.long[:2]
+        for end in range(block, len(sample.prompt), block)
+    ]
 
 
 async def hit_on_prefill(rig: Rig, samples: Samples) -> str:
@@ -308,6 +325,15 @@ async def health(rig: Rig, samples: Samples) -> str:
     return "all blocks free"
 
 
+async def drafts(rig: Rig, samples: Samples) -> str:
+    """The decode server drafted, and some of it was what the model says itself."""
+    metrics = await rig.decode.metrics()
+    drafted, accepted = (metrics[f"vllm:spec_decode_num_{name}_tokens_total"] for name in ("draft", "accepted"))
+    if not accepted:
+        raise Failed(f"none of {drafted:.0f} drafted tokens was accepted")
+    return f"{accepted:.0f} of {drafted:.0f} accepted"
+
+
 Check = Callable[[Rig, Samples], Awaitable[str]]
 
 
@@ -331,4 +357,6 @@ def checks_of(pair: Pair, bootstrap: bool, damages: bool) -> dict[str, Check]:
         found["damage"] = damage
     if bootstrap:
         found |= {"aborts": aborts, "restart": restart}
+    if pair.drafts[1]:
+        found["drafts"] = drafts
     return {**found, "accuracy": accuracy, "health": health}

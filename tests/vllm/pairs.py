@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -89,8 +88,21 @@ QWEN = Model(
     embeddings=True,
     cpu=("avx512_bf16", "amx_bf16"),
 )
-#: The same with a draft layer.
-MTP = replace(QWEN, name="Qwen3.5 MTP", folder="qwen35-mtp", maker="make_qwen35_mtp.py", source="qwen35-recall")
+#: The same with a draft layer. vLLM's drafts need the ids of a prompt. With them it gives up the last block of a prefix
+#: that it finds, and by default keeps the state before that one only, which a decode server never has.
+MTP = replace(
+    QWEN,
+    name="Qwen3.5 MTP",
+    folder="qwen35-mtp",
+    arguments=(
+        *(one for one in QWEN.arguments if one != "--enable-prompt-embeds"),
+        "--prefix-cache-retention-interval",
+        "None",
+    ),
+    embeddings=False,
+    maker="make_qwen35_mtp.py",
+    source="qwen35-recall",
+)
 DEEPSEEK = Model(
     "DeepSeek-V4",
     "deepseek-v4",
@@ -118,7 +130,8 @@ class Pair:
     prefill_environment: dict[str, str] = field(default_factory=dict)
     decode_environment: dict[str, str] = field(default_factory=dict)
     arguments: tuple[str, ...] = ()
-    decode_arguments: tuple[str, ...] = ()
+    #: How many tokens the prefill and the decode server draft a step.
+    drafts: tuple[int, int] = (0, 0)
     label: str = ""
     #: What it is run with where nothing else is asked for.
     connector: str = "kvferry"
@@ -154,9 +167,12 @@ def conv(prefill: str, decode: str) -> dict[str, Any]:
     }
 
 
-def drafts(tokens: int) -> tuple[str, ...]:
-    """So many tokens are drafted a step."""
-    return ("--speculative-config", json.dumps({"method": "mtp", "num_speculative_tokens": tokens}))
+def drafts(prefill: int, decode: int) -> dict[str, Any]:
+    """How many tokens the sides draft a step."""
+    return {
+        "drafts": (prefill, decode),
+        "label": f"drafts {prefill}" + (f" to {decode}" if prefill != decode else ""),
+    }
 
 
 #: In every run of make test-vllm.
@@ -185,10 +201,10 @@ MORE = [
     pair(DEEPSEEK, "tp1", "tp1"),
     pair(DEEPSEEK, "tp1", "tp2"),
     pair(DEEPSEEK, "tp2", "tp2"),
-    pair(MTP, "tp1", "tp1", arguments=drafts(2)),
-    pair(MTP, "tp1", "tp2", arguments=drafts(2)),
-    pair(MTP, "pp2tp2", "tp4", arguments=drafts(2)),
-    pair(MTP, "tp1", "tp1", decode_arguments=drafts(2), label="drafts on D only"),
+    pair(MTP, "tp1", "tp1", **drafts(2, 2)),
+    pair(MTP, "tp1", "tp2", **drafts(2, 2)),
+    pair(MTP, "tp2", "tp1", **drafts(1, 3)),
+    pair(MTP, "tp1", "tp1", **drafts(0, 2)),
     pair(LLAMA, "tp1", "tp1", connector="kvferry-both", label="kv_both"),
     pair(LLAMA, "tp2", "tp1", connector="kvferry-mooncake", label="over Mooncake"),
     pair(QWEN, "pp2tp2", "tp4", connector="kvferry-mooncake", label="over Mooncake"),

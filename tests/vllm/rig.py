@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -98,13 +99,18 @@ class Rig:
 
     def _server(self, name: str, role: int) -> Server:
         pair = self.pair
+        drafts = {"method": "mtp", "num_speculative_tokens": pair.drafts[role]}
         return Server(
             name,
             self.model_folder,
             (pair.prefill, pair.decode)[role],
             self.connector.of(role),
             self.folder / f"{name}.log",
-            [*pair.model.arguments, *pair.arguments, *((), pair.decode_arguments)[role]],
+            [
+                *pair.model.arguments,
+                *pair.arguments,
+                *(["--speculative-config", json.dumps(drafts)] if pair.drafts[role] else []),
+            ],
             {**self.variables, **(pair.prefill_environment, pair.decode_environment)[role]},
         )
 

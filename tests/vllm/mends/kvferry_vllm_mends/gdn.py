@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A prefill of one token through GDN layers.
+"""One token through GDN layers.
 
-The kernel of the convolution refuses a column of one token, which is contiguous either way round. It gets
-two, of which the second belongs to no sequence.
+Of one token in a prefill: the kernel of the convolution refuses a column of one token, which is contiguous either way
+round. It gets two, of which the second belongs to no sequence.
+
+Of one sequence with one token, where others have drafts: the kernel of the recurrence wants the state's index next to
+the following one, and there is none. It gets the same memory as a row of its own.
 """
 
 
@@ -18,3 +21,13 @@ def mend() -> None:
         return two.transpose(0, 1)[:1].contiguous().transpose(0, 1)  # what reads it wants rows of tokens
 
     gdn_attention._causal_conv1d_fwd_cpu = forward
+
+    ops = gdn_attention.ops
+    update = ops.fused_sigmoid_gating_delta_rule_update_cpu
+
+    def of_one(*, initial_state_indices, **more):
+        if len(initial_state_indices) == 1:
+            initial_state_indices = initial_state_indices.as_strided((1,), (1,))
+        return update(initial_state_indices=initial_state_indices, **more)
+
+    ops.fused_sigmoid_gating_delta_rule_update_cpu = of_one
