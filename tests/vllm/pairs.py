@@ -203,6 +203,7 @@ MORE = [
     pair(DEEPSEEK, "tp2", "tp2"),
     pair(MTP, "tp1", "tp1", **drafts(2, 2)),
     pair(MTP, "tp1", "tp2", **drafts(2, 2)),
+    pair(MTP, "pp2", "tp2", **drafts(2, 2)),
     pair(MTP, "tp2", "tp1", **drafts(1, 3)),
     pair(MTP, "tp1", "tp1", **drafts(0, 2)),
     pair(LLAMA, "tp1", "tp1", connector="kvferry-both", label="kv_both"),
