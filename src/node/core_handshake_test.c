@@ -33,6 +33,15 @@ static uint64_t refused_at(rig *r, size_t index)
     return counts.refused;
 }
 
+/* Every refusal of the node has this code. */
+static void refused_for(rig *r, size_t index, const char *code)
+{
+    const node_codes *refusals = core_refusals(r->nodes[index].core);
+    assert_int_equal(refusals->used, 1);
+    assert_string_equal(refusals->of[0].code, code);
+    assert_int_equal(refusals->of[0].count[0], refused_at(r, index));
+}
+
 static void an_engine_is_connected_by_any_of_its_workers(void **state)
 {
     (void)state;
@@ -73,6 +82,8 @@ static void caches_that_do_not_fit_are_refused_on_both_sides(void **state)
     expect_disconnected(r, d, "dtype_differs");
     assert_int_equal(refused_at(r, d), 1);
     assert_int_equal(refused_at(r, p), 1);
+    refused_for(r, d, "dtype_differs");
+    refused_for(r, p, "dtype_differs");
     assert_int_equal(peers_of(r, p), 0);
     assert_int_equal(rig_ask(r, d + 1, "t", p, 1, 4), KVFERRY_OK);
     rig_expect_end(r, d + 1, "t", KVFERRY_OUTCOME_FAILED, "dtype_differs");

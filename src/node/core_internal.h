@@ -334,6 +334,10 @@ struct node_core {
     size_t told_at;
 
     kvferry_node_statistics statistics;
+    node_codes refusals; /* column 0 */
+    struct {
+        uint64_t malformed, refused_keys, events;
+    } driver;
 };
 
 void core_log(node_core *core, kvferry_log_level level, const char *format, ...)
@@ -341,6 +345,7 @@ void core_log(node_core *core, kvferry_log_level level, const char *format, ...)
 /* A worker in words for a log line, in a buffer of base_format: "decode-0 tp1/4 pp0/1, incarnation ...". */
 const char *core_worker_words(const char *engine_id, const kvferry_worker *worker, const char *incarnation);
 /* A refused peer: logged once for each place and code, counted every time. */
+void core_count_refused(node_core *core, const char *code);
 void core_refused(node_core *core, const char *engine_id, const char *who, const kvferry_report *reasons);
 uint64_t core_random(node_core *core);
 void core_incarnation_text(uint64_t value, char text[WIRE_INCARNATION_TEXT]);

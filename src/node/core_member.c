@@ -132,7 +132,7 @@ void core_member_proceed(node_core *core, core_member *member)
     if (member->state != CORE_MEMBER_WAITS || offer->state != CORE_SUPPLY_LIVE || !offer->ready)
         return;
     if (member->verify && !core->options.checksum) {
-        core->statistics.refused++;
+        core_count_refused(core, "verify_unsupported");
         core_member_settle(core, member, WIRE_FAILED, "verify_unsupported",
                            "the prefill worker cannot make checksums of its memory", NULL);
         return;

@@ -312,7 +312,7 @@ void core_request_connected(node_core *core, core_request *request)
 static kvferry_status refuse(node_core *core, kvferry_report *report, const char *code,
                              const char *expected, const char *found, const char *id)
 {
-    core->statistics.refused++;
+    core_count_refused(core, code);
     base_report_add(report, code, NULL, expected, found, "the ask for transfer \"%s\"", id);
     return KVFERRY_REFUSED;
 }
@@ -336,8 +336,10 @@ static kvferry_status check_ask(node_core *core, const kvferry_ask *ask, kvferry
                       "none", id);
     size_t findings = 0;
     core_check_ask(core, ask, report, &findings);
-    core->statistics.refused += findings != 0;
-    return findings ? KVFERRY_REFUSED : KVFERRY_OK;
+    if (!findings)
+        return KVFERRY_OK;
+    core_count_refused(core, core_reasons_code(report, "no_memory"));
+    return KVFERRY_REFUSED;
 }
 
 static core_request *make_request(node_core *core, const kvferry_ask *ask)
@@ -382,7 +384,8 @@ kvferry_status core_ask(node_core *core, const kvferry_ask *ask, uint64_t now, k
     core_engine *engine = NULL;
     status = core_engine_get(core, ask->engine_id, ask->where, &engine, report);
     if (status != KVFERRY_OK) {
-        core->statistics.refused += status == KVFERRY_REFUSED;
+        if (status == KVFERRY_REFUSED)
+            core_count_refused(core, core_reasons_code(report, "no_memory"));
         HASH_DEL(core->requests, request);
         free_request(core, request);
         return status;

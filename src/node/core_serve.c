@@ -18,7 +18,7 @@ static void send_refusal(node_core *core, core_link link, const wire_message *ab
         .type = WIRE_VERDICT, .transfer_id = about->transfer_id, .reasons = reasons};
     memcpy(message.body.verdict.attempt, about->body.ask.attempt, sizeof(message.body.verdict.attempt));
     message.body.verdict.outcome = WIRE_FAILED;
-    core->statistics.refused++;
+    core_count_refused(core, code);
     core_log(core, KVFERRY_LOG_INFO, "transfer %s, worker %s: %s, %s", about->transfer_id, about->sender,
              code, text);
     core_send_to(core, link, about->sender, &message);

@@ -7,6 +7,16 @@
 void core_get_statistics(const node_core *core, kvferry_node_statistics *statistics)
 {
     *statistics = core->statistics;
+    statistics->malformed += core->driver.malformed;
+    statistics->refused_keys = core->driver.refused_keys;
+    statistics->events_waiting += core->driver.events;
+}
+
+void core_driver_counts(node_core *core, uint64_t malformed, uint64_t refused_keys, uint64_t events)
+{
+    core->driver.malformed = malformed;
+    core->driver.refused_keys = refused_keys;
+    core->driver.events = events;
 }
 
 static json_int_t number(uint64_t value) { return value > INT64_MAX ? INT64_MAX : (json_int_t)value; }
@@ -97,7 +107,9 @@ static json_t *list_transfers(const node_core *core, uint64_t now)
 
 static json_t *list_counts(const node_core *core)
 {
-    const kvferry_node_statistics *counts = &core->statistics;
+    kvferry_node_statistics sum;
+    core_get_statistics(core, &sum);
+    const kvferry_node_statistics *counts = &sum;
     static const char *const sides[] = {"prefill", "decode"};
     json_t *item = json_object();
     int failed = 0;
@@ -125,9 +137,16 @@ static json_t *list_counts(const node_core *core)
                   {"malformed", counts->malformed},
                   {"ignored", counts->ignored},
                   {"refused", counts->refused},
+                  {"refused_keys", counts->refused_keys},
                   {"events_waiting", counts->events_waiting}};
     for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
         failed |= json_object_set_new(item, others[i].name, json_integer(number(others[i].value)));
+    json_t *refusals = json_object();
+    for (size_t i = 0; i <= NODE_CODES; i++)
+        if (core->refusals.of[i].count[0])
+            failed |= json_object_set_new(refusals, core->refusals.of[i].code,
+                                          json_integer(number(core->refusals.of[i].count[0])));
+    failed |= json_object_set_new(item, "refused_by_code", refusals);
     if (failed) {
         json_decref(item);
         return NULL;

@@ -299,7 +299,7 @@ static core_supply *make_early(node_core *core, const char *id, bool expected)
 static kvferry_status refuse(node_core *core, kvferry_report *report, const char *code,
                              const char *expected, const char *found, const char *id)
 {
-    core->statistics.refused++;
+    core_count_refused(core, code);
     base_report_add(report, code, NULL, expected, found, "the offer of transfer \"%s\"", id);
     return KVFERRY_REFUSED;
 }
@@ -422,8 +422,10 @@ kvferry_status core_offer(node_core *core, const kvferry_offer *offer, uint64_t 
                       offer->transfer_id);
     size_t findings = 0;
     core_check_offer(core, offer, report, &findings);
-    core->statistics.refused += findings != 0;
-    return findings ? KVFERRY_REFUSED : begin(core, known, offer);
+    if (!findings)
+        return begin(core, known, offer);
+    core_count_refused(core, core_reasons_code(report, "no_memory"));
+    return KVFERRY_REFUSED;
 }
 
 kvferry_status core_ready(node_core *core, const char *transfer_id, uint64_t now)

@@ -40,10 +40,18 @@ static bool first_time(node_core *core, const char *who, const char *code)
     return true;
 }
 
+void core_count_refused(node_core *core, const char *code)
+{
+    core->statistics.refused++;
+    node_codes_count(&core->refusals, code, 0);
+}
+
+const node_codes *core_refusals(const node_core *core) { return &core->refusals; }
+
 void core_refused(node_core *core, const char *engine_id, const char *who, const kvferry_report *reasons)
 {
     const char *code = core_reasons_code(reasons, "no_memory");
-    core->statistics.refused++;
+    core_count_refused(core, code);
     if (first_time(core, who, code))
         core_log(core, KVFERRY_LOG_WARNING, "engine %s, %s: refused, %s: %s (%zu reasons)", engine_id,
                  who, code, core_reasons_text(reasons, ""), kvferry_report_count(reasons));

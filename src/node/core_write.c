@@ -171,8 +171,9 @@ static void expand(node_core *core, core_member *member, core_channel *channel, 
         if (status == KVFERRY_OK) {
             core_member_write_over(core, member, KVFERRY_OK, "");
         } else {
-            core->statistics.refused++;
-            core_member_settle(core, member, WIRE_FAILED, core_reasons_code(report, "no_memory"),
+            const char *code = core_reasons_code(report, "no_memory");
+            core_count_refused(core, code);
+            core_member_settle(core, member, WIRE_FAILED, code,
                                core_reasons_text(report, "memory ran out at the prefill worker"), report);
         }
     } else {
@@ -210,7 +211,7 @@ static bool try_write(node_core *core, core_member *member, bool first)
     core_channel *channel = target->channel;
     size_t bound = kvferry_plan_expand_bound(planned->plan, offer->pairing->own, &request);
     if (bound > core->options.max_peer_copies) {
-        core->statistics.refused++;
+        core_count_refused(core, "too_many_copies");
         kvferry_report *reasons =
             core_reason("too_many_copies", base_format("at most %llu", (unsigned long long)core->options.max_peer_copies),
                         base_format("up to %zu", bound), "the copies of this ask");

@@ -50,23 +50,14 @@ void node_metrics_read(const node_metrics *metrics, kvferry_node_statistics *sta
     memcpy(statistics, words, sizeof(words));
 }
 
-/* --- events ----------------------------------------------------------------------------------- */
-
-/* Codes come from peers too: only what looks like one is taken over. */
-static void count_code(node_metrics *metrics, const char *code, size_t column)
+void node_metrics_refused(node_metrics *metrics, const node_codes *refused)
 {
-    size_t size = strspn(code, "abcdefghijklmnopqrstuvwxyz0123456789_"), at = 0;
-    if (size == 0 || code[size] || size >= NODE_METRICS_CODE_TEXT)
-        code = "other";
-    while (at < metrics->code_count && strcmp(metrics->codes[at].code, code) != 0)
-        at++;
-    if (at == metrics->code_count && at < NODE_METRICS_CODES)
-        metrics->code_count++;
-    if (!*metrics->codes[at].code)
-        snprintf(metrics->codes[at].code, NODE_METRICS_CODE_TEXT, "%s",
-                 at < NODE_METRICS_CODES ? code : "other");
-    metrics->codes[at].count[column]++;
+    pthread_mutex_lock(&metrics->lock);
+    metrics->refused = *refused;
+    pthread_mutex_unlock(&metrics->lock);
 }
+
+/* --- events ----------------------------------------------------------------------------------- */
 
 void node_metrics_count(node_metrics *metrics, const kvferry_event *event)
 {
@@ -80,9 +71,9 @@ void node_metrics_count(node_metrics *metrics, const kvferry_event *event)
         metrics->seconds[event->side].count++;
         metrics->seconds[event->side].sum_ns += event->elapsed_ns;
         if (event->outcome != KVFERRY_OUTCOME_DONE)
-            count_code(metrics, event->code, event->side);
+            node_codes_count(&metrics->ended, event->code, event->side);
     } else if (event->kind == KVFERRY_EVENT_DISCONNECTED) {
-        count_code(metrics, event->code, 2);
+        node_codes_count(&metrics->ended, event->code, 2);
     }
     pthread_mutex_unlock(&metrics->lock);
 }
@@ -157,8 +148,6 @@ static void write_control(const kvferry_node_statistics *now, base_text *text)
         now->malformed);
     one(text, "messages_ignored_total", "counter", "Messages that came late, twice or for nobody.",
         now->ignored);
-    one(text, "refused_total", "counter", "Asks and handshakes that were refused, on either side.",
-        now->refused);
     one(text, "refused_keys_total", "counter", "Connections refused for their keys.",
         now->refused_keys);
     one(text, "events_waiting", "gauge", "Events that the caller has not taken.",
@@ -187,24 +176,31 @@ static void write_seconds(const node_metrics *metrics, base_text *text)
     }
 }
 
+static void write_column(base_text *text, const char *name, const char *help, const node_codes *codes,
+                         size_t column)
+{
+    head(text, name, "counter", help);
+    for (size_t i = 0; i <= NODE_CODES; i++)
+        if (codes->of[i].count[column])
+            base_text_append(text, "kvferry_%s{code=\"%s\"} %" PRIu64 "\n", name, codes->of[i].code,
+                             codes->of[i].count[column]);
+}
+
 static void write_codes(const node_metrics *metrics, base_text *text)
 {
     head(text, "transfers_failed_total", "counter",
          "Transfers that did not end well, by the reason's code.");
-    for (size_t i = 0; i <= NODE_METRICS_CODES; i++)
+    for (size_t i = 0; i <= NODE_CODES; i++)
         for (int side = 0; side < 2; side++)
-            if (metrics->codes[i].count[side])
+            if (metrics->ended.of[i].count[side])
                 base_text_append(
                     text, "kvferry_transfers_failed_total{side=\"%s\",code=\"%s\"} %" PRIu64 "\n",
-                    sides[side], i < NODE_METRICS_CODES ? metrics->codes[i].code : "more",
-                    metrics->codes[i].count[side]);
-    head(text, "disconnects_total", "counter",
-         "Handshakes that failed and engines that were lost, by code.");
-    for (size_t i = 0; i <= NODE_METRICS_CODES; i++)
-        if (metrics->codes[i].count[2])
-            base_text_append(text, "kvferry_disconnects_total{code=\"%s\"} %" PRIu64 "\n",
-                             i < NODE_METRICS_CODES ? metrics->codes[i].code : "more",
-                             metrics->codes[i].count[2]);
+                    sides[side], metrics->ended.of[i].code, metrics->ended.of[i].count[side]);
+    write_column(text, "disconnects_total",
+                 "Handshakes that failed and engines that were lost, by code.", &metrics->ended, 2);
+    write_column(text, "refused_total",
+                 "Calls, asks and handshakes that were refused, on either side, by code.",
+                 &metrics->refused, 0);
 }
 
 void node_metrics_write(node_metrics *metrics, const char *labels, base_text *text)

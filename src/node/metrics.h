@@ -10,11 +10,10 @@
 #include <kvferry/node.h>
 
 #include "base/base.h"
+#include "node/codes.h"
 
 enum {
     NODE_METRICS_WORDS = sizeof(kvferry_node_statistics) / sizeof(uint64_t),
-    NODE_METRICS_CODES = 64, /* kinds of failures that are counted apart */
-    NODE_METRICS_CODE_TEXT = 48,
     NODE_METRICS_BUCKETS = 15
 };
 
@@ -27,11 +26,8 @@ typedef struct node_metrics {
     struct {
         uint64_t buckets[NODE_METRICS_BUCKETS + 1], sum_ns, count;
     } seconds[2]; /* by side */
-    struct {
-        char code[NODE_METRICS_CODE_TEXT];
-        uint64_t count[3];           /* by side, and of handshakes */
-    } codes[NODE_METRICS_CODES + 1]; /* the last: all others */
-    size_t code_count;
+    node_codes ended;   /* columns: by side, and of handshakes */
+    node_codes refused; /* the core's, as of its last change */
 } node_metrics;
 
 void node_metrics_begin(node_metrics *metrics);
@@ -40,6 +36,7 @@ void node_metrics_end(node_metrics *metrics);
 /* One thread at a time. */
 void node_metrics_publish(node_metrics *metrics, const kvferry_node_statistics *statistics);
 void node_metrics_count(node_metrics *metrics, const kvferry_event *event);
+void node_metrics_refused(node_metrics *metrics, const node_codes *refused);
 
 /* Any thread, without waiting. */
 void node_metrics_read(const node_metrics *metrics, kvferry_node_statistics *statistics);

@@ -92,6 +92,7 @@ struct kvferry_node {
     node_key_pair keys;
     node_allowed *allowed;
     atomic_uint_fast64_t malformed, refused_keys; /* of the links, for the statistics */
+    uint64_t refused; /* as of the metrics' codes */
 };
 
 uint64_t node_now(void);

@@ -339,10 +339,13 @@ void node_leave(kvferry_node *node)
 {
     kvferry_node_statistics now;
     take_over_events(node);
+    core_driver_counts(node->core, atomic_load(&node->malformed), atomic_load(&node->refused_keys),
+                       node->events.end - node->events.first);
     core_get_statistics(node->core, &now);
-    now.malformed += atomic_load(&node->malformed);
-    now.refused_keys += atomic_load(&node->refused_keys);
-    now.events_waiting = node->events.end - node->events.first + core_events_waiting(node->core);
+    if (now.refused != node->refused) {
+        node->refused = now.refused;
+        node_metrics_refused(&node->metrics, core_refusals(node->core));
+    }
     node_metrics_publish(&node->metrics, &now);
     signal_events(node);
     if (core_idle(node->core))

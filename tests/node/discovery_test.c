@@ -275,11 +275,15 @@ static void test_metrics(void **state)
     MUST(worker_offer(&prefill, "r2", from, 10, KVFERRY_READY, report));
     assert_int_equal(kvferry_node_abort(prefill.node, KVFERRY_SIDE_PREFILL, "r2"), KVFERRY_OK);
     MUST(worker_offer(&prefill, "r3", from, 10, KVFERRY_READY, report));
+    assert_int_equal(worker_offer(&prefill, "r3", from, 10, KVFERRY_READY, NULL), KVFERRY_REFUSED);
+    assert_int_equal(worker_offer(&prefill, "r1", from, 10, KVFERRY_READY, NULL), KVFERRY_REFUSED);
     char *text = fetch(kvferry_node_metrics(prefill.node), "/metrics");
     static const char *const lines[] = {
         "\nkvferry_transfers_ended_total{side=\"prefill\",outcome=\"done\"} 1\n",
         "\nkvferry_transfers_ended_total{side=\"prefill\",outcome=\"aborted\"} 1\n",
         "\nkvferry_transfers_failed_total{side=\"prefill\",code=\"source_aborted\"} 1\n",
+        "\nkvferry_refused_total{code=\"transfer_known\"} 1\n",
+        "\nkvferry_refused_total{code=\"transfer_over\"} 1\n",
         "\nkvferry_transfers_live{side=\"prefill\"} 1\n",
         "\nkvferry_transfer_seconds_count{side=\"prefill\"} 2\n",
         "engine_id=\"p \\\"q\\\" \\\\ r\"",
