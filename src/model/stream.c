@@ -125,15 +125,14 @@ static void add_states(const writer *w, const char *name, const char *scales)
 
 /* --- states -------------------------------------------------------------------------------- */
 
-/* One projection of the convolution: `first` local channels before it, `all` channels in all. Of its rows, those for
-   speculative tokens hold nothing when a prompt has been computed. */
+/* One projection of the convolution: `first` local channels before it, `all` channels in all. */
 static void add_conv(const writer *w, const char *name, uint64_t first, uint64_t all, uint64_t channels,
                      uint64_t rows)
 {
     uint64_t bytes = w->cache->shape.dtype_bytes;
     bool dim_first = w->cache->choice.conv_dim_first;
     uint64_t channel = dim_first ? rows * bytes : bytes, row = dim_first ? bytes : channels * bytes;
-    kvferry_axis axes[] = {share(w, "channel", all, channel), whole("row", w->cache->shape.conv_rows, row)};
+    kvferry_axis axes[] = {share(w, "channel", all, channel), whole("row", rows, row)};
     add(w, name, first * channel, bytes, axes, 2);
 }
 
@@ -146,7 +145,7 @@ static void add_state(const writer *w)
     uint64_t local = keys / choice->tp, channels = 2 * local + values / choice->tp;
     writer conv = *w;
     conv.stream.dtype = shape->dtype;
-    if (shape->conv_rows > 0) {
+    if (rows > 0) {
         add_conv(&conv, "conv.q", 0, keys, channels, rows);
         add_conv(&conv, "conv.k", local, keys, channels, rows);
         add_conv(&conv, "conv.v", 2 * local, values, channels, rows);

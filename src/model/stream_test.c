@@ -306,29 +306,6 @@ static void convolutions_lie_in_both_ways(void **state)
     }
 }
 
-/* Rows for drafts lie behind the others: they are skipped, and both sides may have as many as they like. */
-static void rows_for_drafts_are_left_out(void **state)
-{
-    (void)state;
-    static const struct {
-        const char *order;
-        uint64_t channel, row;
-    } known[] = {{"DS", 10, 2}, {"SD", 2, 1536 * 2}};
-    char config[1024];
-    snprintf(config, sizeof config, GLM, "\"index_kpool\": 4, \"index_head_dim\": 128");
-    for (size_t i = 0; i < 2; i++) {
-        kvferry_layout *layout = layout_of(
-            config, (kvferry_model_options){
-                        .tp_size = 2, .conv_layout = known[i].order, .speculative_tokens = 2});
-        const kvferry_stream *q = find(layout, "layers.0.self_attn", "conv.q");
-        assert_int_equal(stride(q, "channel"), known[i].channel);
-        assert_int_equal(stride(q, "row"), known[i].row);
-        assert_int_equal(axis(q, "row")->extent, 3);
-        assert_int_equal(find(layout, "layers.0.self_attn", "ssm")->offset - q->offset, 1536 * 5 * 2);
-        kvferry_layout_free(layout);
-    }
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -341,7 +318,6 @@ int main(void)
         cmocka_unit_test(tails_lie_in_their_indexer_rows),
         cmocka_unit_test(a_tail_that_is_not_covered_is_refused),
         cmocka_unit_test(convolutions_lie_in_both_ways),
-        cmocka_unit_test(rows_for_drafts_are_left_out),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -43,8 +43,8 @@ class Spec:
         return self.state_content_bytes or (self.head_size + self.head_size_v) * self.dtype.itemsize
 
 
-def make_spec(fields, block_size, drafts=0):
-    fields = {"num_speculative_blocks": drafts, **fields}
+def make_spec(fields, block_size):
+    fields = dict(fields)
     name = fields.pop("class")
     if "shapes" in fields:
         fields["dtypes"] = tuple(DType(one) for one in fields["dtypes"])
@@ -104,11 +104,10 @@ class Case:
 
     def _build(self):
         groups, specs = [], {}
-        drafts = self.options.get("speculative_tokens", 0)
         for index, parts in enumerate(self.parts):
             own = {}
             for part in parts:
-                spec = make_spec(self.specs[part["spec"]], self._block_tokens(index), drafts)
+                spec = make_spec(self.specs[part["spec"]], self._block_tokens(index))
                 own.update(dict.fromkeys(self._names(part), spec))
             specs.update(own)
             layers = list(own)

@@ -235,16 +235,6 @@ def test_mamba2():
     assert (found["ssm"].cell_bytes, found["ssm"].axes[0].global_extent) == (4 * 8 * 4, 4)
 
 
-@pytest.mark.parametrize(("shape", "stride"), [([5, 24], 48), ([24, 5], 2)])
-def test_rows_for_drafts_are_left_out(shape, stride):
-    fields = {**MAMBA2, "shapes": [shape, [2, 4, 8]], "num_speculative_blocks": 2}
-    made = Set(mamba_groups=1).add("l.0", fields, dense((8, 1, 1, 496), size=1), "MAMBA2_ATTN").describe().layout
-    found = {one.name: one for one in made.streams}
-    row = found["conv.x"].axes[1]
-    assert (row.extent, row.stride) == (3, stride)
-    assert found["ssm"].offset == 5 * 24 * 2
-
-
 def test_groups_of_mamba2_are_cut():
     fields = {**MAMBA2, "shapes": [[40, 3], [2, 4, 8]]}
     made = Set(mamba_groups=4).add("l.0", fields, dense((8, 1, 1, 496), size=1), "MAMBA2_ATTN").describe().layout

@@ -286,10 +286,7 @@ def _add_tail(page: Page) -> None:
 
 
 def _add_conv(page: Page, names: tuple[str, ...], local: tuple[int, ...], totals: tuple[int, ...]) -> int:
-    """The convolution's projections, side by side; the bytes of all. -1: the shape is another.
-
-    The last rows, one for each speculative token, hold nothing when a prompt has been computed.
-    """
+    """The convolution's projections, side by side; the bytes of all. -1: the shape is another."""
     shape, size = page.spec.shapes[0], page.spec.dtypes[0].itemsize
     channels = sum(local)
     if len(shape) != 2 or channels not in shape:
@@ -297,12 +294,11 @@ def _add_conv(page: Page, names: tuple[str, ...], local: tuple[int, ...], totals
         return -1
     dim_first = shape[0] == channels
     rows = prod(shape) // channels
-    live = rows - page.spec.num_speculative_blocks
     channel, row = (rows * size, size) if dim_first else (size, channels * size)
     first = 0
     for name, count, total in zip(names, local, totals, strict=True):
-        axes = [page.share("channel", count, total, channel), whole("row", live, row)]
-        if live:
+        axes = [page.share("channel", count, total, channel), whole("row", rows, row)]
+        if rows:
             page.add(name, first * channel, size, axes, page.spec.dtypes[0])
         first += count
     return channels * rows * size

@@ -18,10 +18,6 @@ def mend() -> None:
         Context.run_fused_postprocess = after_step
 
 
-def block(table, column):
-    return ctypes.c_int32.from_address(table + column * 4).value
-
-
 def copy(context, row, source, target, bias):
     """All states of a request, from one column of its block table to another: after `bias` tokens more than the source
     column's. Those are columns of their own, but of a convolution they are later places in the same window."""
@@ -42,11 +38,12 @@ def copy(context, row, source, target, bias):
             )
         )
         table = int(context.block_table_ptrs[group]) + row * context.block_table_stride_req * 4
-        into = base + block(table, target) * stride
+        block = lambda column, table=table: ctypes.c_int32.from_address(table + column * 4).value  # noqa: E731
+        into = base + block(target) * stride
         if width == 0:
-            ctypes.memmove(into, base + block(table, source + bias) * stride, inner * size)
+            ctypes.memmove(into, base + block(source + bias) * stride, inner * size)
             continue
-        out_of = base + block(table, source) * stride
+        out_of = base + block(source) * stride
         if not is_conv_state_dim_first():
             ctypes.memmove(into, out_of + bias * inner * size, (width - bias) * inner * size)
             continue
