@@ -137,7 +137,7 @@ async def beginnings(rig: Rig, samples: Samples) -> list[Prompt]:
     """What the decode server has to know already so that it finds a long prompt again: its beginnings up to the end of
     each of its blocks (and the element that is computed there). A server that drafts gives up the last block that it
     finds; and with a state, it goes on where it has one, which is where a request of its own ended."""
-    if not rig.pair.drafts[1]:
+    if not rig.pair.drafts:
         return []
     block = int((await rig.decode.metrics())["effective_attention_block_size"])
     return [
@@ -357,6 +357,6 @@ def checks_of(pair: Pair, bootstrap: bool, damages: bool) -> dict[str, Check]:
         found["damage"] = damage
     if bootstrap:
         found |= {"aborts": aborts, "restart": restart}
-    if pair.drafts[1]:
+    if pair.drafts:
         found["drafts"] = drafts
     return {**found, "accuracy": accuracy, "health": health}

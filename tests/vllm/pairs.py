@@ -130,8 +130,8 @@ class Pair:
     prefill_environment: dict[str, str] = field(default_factory=dict)
     decode_environment: dict[str, str] = field(default_factory=dict)
     arguments: tuple[str, ...] = ()
-    #: How many tokens the prefill and the decode server draft a step.
-    drafts: tuple[int, int] = (0, 0)
+    #: How many tokens both draft a step.
+    drafts: int = 0
     label: str = ""
     #: What it is run with where nothing else is asked for.
     connector: str = "kvferry"
@@ -167,14 +167,6 @@ def conv(prefill: str, decode: str) -> dict[str, Any]:
     }
 
 
-def drafts(prefill: int, decode: int) -> dict[str, Any]:
-    """How many tokens the sides draft a step."""
-    return {
-        "drafts": (prefill, decode),
-        "label": f"drafts {prefill}" + (f" to {decode}" if prefill != decode else ""),
-    }
-
-
 #: In every run of make test-vllm.
 USUAL = [
     pair(LLAMA, "tp2", "tp1"),
@@ -201,11 +193,9 @@ MORE = [
     pair(DEEPSEEK, "tp1", "tp1"),
     pair(DEEPSEEK, "tp1", "tp2"),
     pair(DEEPSEEK, "tp2", "tp2"),
-    pair(MTP, "tp1", "tp1", **drafts(2, 2)),
-    pair(MTP, "tp1", "tp2", **drafts(2, 2)),
-    pair(MTP, "pp2", "tp2", **drafts(2, 2)),
-    pair(MTP, "tp2", "tp1", **drafts(1, 3)),
-    pair(MTP, "tp1", "tp1", **drafts(0, 2)),
+    pair(MTP, "tp1", "tp1", drafts=2),
+    pair(MTP, "tp1", "tp2", drafts=2),
+    pair(MTP, "pp2", "tp2", drafts=2),
     pair(LLAMA, "tp1", "tp1", connector="kvferry-both", label="kv_both"),
     pair(LLAMA, "tp2", "tp1", connector="kvferry-mooncake", label="over Mooncake"),
     pair(QWEN, "pp2tp2", "tp4", connector="kvferry-mooncake", label="over Mooncake"),

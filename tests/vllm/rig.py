@@ -99,7 +99,7 @@ class Rig:
 
     def _server(self, name: str, role: int) -> Server:
         pair = self.pair
-        drafts = {"method": "mtp", "num_speculative_tokens": pair.drafts[role]}
+        drafts = {"method": "mtp", "num_speculative_tokens": pair.drafts}
         return Server(
             name,
             self.model_folder,
@@ -109,7 +109,7 @@ class Rig:
             [
                 *pair.model.arguments,
                 *pair.arguments,
-                *(["--speculative-config", json.dumps(drafts)] if pair.drafts[role] else []),
+                *(["--speculative-config", json.dumps(drafts)] if pair.drafts else []),
             ],
             {**self.variables, **(pair.prefill_environment, pair.decode_environment)[role]},
         )
