@@ -294,7 +294,7 @@ void core_link_ended(node_core *core, core_link link, core_link_end how, uint64_
         core_own_line_ended(core, line, how);
         break;
     case CORE_USE_GREETER:
-        core_engine_line_ended(core, line);
+        core_engine_line_ended(core, line, how);
         break;
     case CORE_USE_SOURCE:
         core_source_line_ended(core, line, how);

@@ -45,7 +45,7 @@ void core_engine_fail_with(node_core *core, core_engine *engine, const char *cod
                            const char *found, const char *text);
 void core_engine_welcome(node_core *core, core_line *line, const wire_message *message);
 void core_engine_documents(node_core *core);
-void core_engine_line_ended(node_core *core, core_line *line);
+void core_engine_line_ended(node_core *core, core_line *line, core_link_end how);
 void core_engine_source_ready(node_core *core, core_engine *engine);
 void core_engines_own_changed(node_core *core);
 void core_engine_free(node_core *core, core_engine *engine);

@@ -462,7 +462,7 @@ void core_engine_documents(node_core *core)
     }
 }
 
-void core_engine_line_ended(node_core *core, core_line *line)
+void core_engine_line_ended(node_core *core, core_line *line, core_link_end how)
 {
     core_engine *engine = line->user;
     engine->line = NULL;
@@ -476,7 +476,12 @@ void core_engine_line_ended(node_core *core, core_line *line)
         return;
     }
     engine->address_at = 0;
-    wait_retry(core, engine);
+    if (how == CORE_LINK_DENIED)
+        core_engine_fail_with(core, engine, "key_refused", "a key that the other side allows", "another one",
+                              base_format("the handshake with engine \"%.80s\" at %.120s", engine->id,
+                                          engine->where));
+    else
+        wait_retry(core, engine);
 }
 
 /* --- beginning ------------------------------------------------------------------------------------------- */

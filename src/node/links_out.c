@@ -11,12 +11,12 @@ static void say_once(node_links *links, const char *what, const char *address)
                            what);
 }
 
-static void give_up(links_link *link, const char *what)
+static void give_up(links_link *link, core_link_end how, const char *what)
 {
     char text[NODE_ADDRESS_TEXT];
     node_address_format(&link->address, NODE_ADDRESS_TCP, text);
     say_once(link->links, what, text);
-    links_end(link, CORE_LINK_LOST);
+    links_end(link, how);
 }
 
 /* --- opening ---------------------------------------------------------------------------------- */
@@ -78,7 +78,7 @@ static void dial(links_link *link)
         watch(link, link->dealer, &link->dealer_watch, dealer_ready) &&
         zmq_connect(link->dealer, text) == 0;
     if (!good)
-        give_up(link, zmq_strerror(zmq_errno()));
+        give_up(link, CORE_LINK_LOST, zmq_strerror(zmq_errno()));
     link->dealer_dirty = link->dealer != NULL; /* what came before they were watched */
     link->monitor_dirty = link->monitor != NULL;
     links_mark_dirty(link);
@@ -105,8 +105,9 @@ static void dial_if_allowed(links_link *link)
 {
     const char *why = objection(link->links, &link->address);
     if (why) {
-        link->links->refused_keys += link->links->options.keys != NULL;
-        give_up(link, why);
+        bool keys = link->links->options.keys != NULL;
+        link->links->refused_keys += keys;
+        give_up(link, keys ? CORE_LINK_DENIED : CORE_LINK_LOST, why);
     } else {
         dial(link);
     }
@@ -139,7 +140,7 @@ void node_links_named(node_links *links, core_link id, const node_address *addre
     if (!link || !link->unnamed)
         return;
     if (!address) {
-        give_up(link, why);
+        give_up(link, CORE_LINK_LOST, why);
         return;
     }
     link->unnamed = false;
@@ -166,16 +167,20 @@ void links_out_forget(links_link *link)
 /* What the monitor tells. */
 static void look(links_link *link, uint64_t now)
 {
+    static const char denied[] = "refused this node: the keys of the two sides do not fit";
     char text[NODE_ADDRESS_TEXT];
     link->monitor_dirty = false;
     for (int i = 0; i < LINKS_MONITOR_EVENTS && !link->ended; i++) {
         int event = links_monitor_next(link->monitor);
         if (event == 0)
             return;
-        if (event == ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL ||
-            event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) {
+        if (event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) {
+            give_up(link, CORE_LINK_DENIED, denied);
+            return;
+        }
+        if (event == ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL) {
             node_address_format(&link->address, NODE_ADDRESS_TCP, text);
-            say_once(link->links, "refused this node: the keys of the two sides do not fit", text);
+            say_once(link->links, denied, text);
         }
         links_probe_begin(link, event != ZMQ_EVENT_CLOSED, now);
     }

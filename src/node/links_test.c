@@ -287,7 +287,7 @@ static void test_a_key_that_is_not_allowed(void **state)
     for (core_link link = 1; link < 6; link += 2) {
         open_link(&stranger, link, prefill.address);
         send_text(&stranger, link, "let me in");
-        expect_end(&stranger, &prefill, link, CORE_LINK_LOST);
+        expect_end(&stranger, &prefill, link, CORE_LINK_DENIED);
         node_links_close_one(stranger.links, link);
     }
     assert_false(receive(&prefill, &stranger, 50, text, sizeof(text)));
@@ -337,11 +337,11 @@ static void test_servers_are_checked_too(void **state)
     begin(&decode, "d", "d.allowed");
     begin(&prefill, "stranger", "p.allowed");
     open_link(&decode, 1, prefill.address); /* its key is not in the list */
-    expect_end(&decode, &prefill, 1, CORE_LINK_LOST);
+    expect_end(&decode, &prefill, 1, CORE_LINK_DENIED);
     assert_non_null(strstr(decode.log, "not in the list"));
     snprintf(address, sizeof(address), "tcp://127.0.0.1:%u", prefill.bound.port);
     open_link(&decode, 3, address); /* no key at all */
-    expect_end(&decode, &prefill, 3, CORE_LINK_LOST);
+    expect_end(&decode, &prefill, 3, CORE_LINK_DENIED);
     node_address wrong = prefill.bound; /* the right key, but it is not the server's */
     bool open_to_others;
     node_key_pair p;
