@@ -20,6 +20,7 @@ static void round_trip(node_address_form form, const char *text, const char *hos
     assert_true(node_address_parse(written, form, &address, "here", NULL));
 }
 
+/* sglang#7858, smg#1664, llm-d-router#2658, Mooncake#470: IPv6 literals break host:port. */
 static void test_addresses_are_read_and_written(void **state)
 {
     (void)state;
