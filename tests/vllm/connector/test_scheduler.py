@@ -127,7 +127,8 @@ def test_one_transfer_a_request(hybrid):
 
 
 def test_new_attention_blocks_are_zeroed_by_vllm(hybrid, attention):
-    """vllm#50696, the other way round: their last block is loaded in part, and a kernel multiplies what lies behind by zero: NaN stays NaN."""
+    """vllm#50696, the other way round. Their last block is loaded in part, and a kernel multiplies what lies behind by
+    zero: NaN stays NaN."""
     assert consumer(hybrid).wholly_loaded_groups == (0,)
     assert consumer(attention).wholly_loaded_groups == ()
 
