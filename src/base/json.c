@@ -358,3 +358,15 @@ void base_json_dump(const json_t *value, size_t flags, base_text *text)
     if (json_dump_callback(value, append_part, text, flags) != 0)
         text->failed = true;
 }
+
+char *base_json_text(json_t *value, size_t flags)
+{
+    base_text text = {.failed = !value};
+    if (value)
+        base_json_dump(value, flags, &text);
+    json_decref(value);
+    if (!text.failed)
+        return text.data;
+    free(text.data);
+    return NULL;
+}

@@ -138,8 +138,6 @@ void base_json_place(base_json node, base_text *place);
 /* The value in a few words, for `found`: `"abc"`, `3.0`, `an object`. In a buffer of base_format. */
 const char *base_json_words(base_json node);
 
-const char *base_json_words(base_json node);
-
 /* --- writing ------------------------------------------------------------------------------- */
 
 /*
@@ -147,5 +145,8 @@ const char *base_json_words(base_json node);
  * memory runs out: a text that has failed stays so.
  */
 void base_json_dump(const json_t *value, size_t flags, base_text *text);
+
+/* The same as a text of its own (free), of a value that is given up; NULL: memory ran out, or the value is NULL. */
+char *base_json_text(json_t *value, size_t flags);
 
 #endif

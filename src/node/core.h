@@ -50,7 +50,7 @@ void core_free(node_core *core);
 typedef uint64_t core_link;
 
 typedef enum core_link_end {
-    CORE_LINK_LOST,   /* the connection broke, or an answer cannot be delivered */
+    CORE_LINK_LOST,    /* the connection broke, or an answer cannot be delivered */
     CORE_LINK_REFUSED, /* the peer's host answered that nobody listens at the address: the process that had
                           it is dead, and what its kernel still had to send has been sent */
     CORE_LINK_DENIED   /* the keys do not fit: nothing was sent */

@@ -43,13 +43,19 @@ typedef struct checking {
     node_core *core;
     const kvferry_block_table *table;
     kvferry_report *report;
-    size_t *findings;
+    const char *first; /* the code of what was found first; NULL: nothing */
 } checking;
+
+static void note(checking *check, const char *code)
+{
+    if (!check->first)
+        check->first = code;
+}
 
 static void found(checking *check, const char *code, const char *expected, const char *what,
                   const char *text)
 {
-    ++*check->findings;
+    note(check, code);
     base_report_add(check->report, code, NULL, expected, what, "group %.80s: %s", check->table->group, text);
 }
 
@@ -100,18 +106,18 @@ static bool check_form(checking *check, const kvferry_block_table *tables, size_
     check->table = &tables[index];
     if (check->table->group && (check->table->blocks || !check->table->block_count))
         return true;
-    ++*check->findings;
+    note(check, "transfer_invalid");
     base_report_add(check->report, "transfer_invalid", NULL, "a group and its blocks", "NULL", "table %zu",
                     index);
     return false;
 }
 
-void core_check_offer(node_core *core, const kvferry_offer *offer, kvferry_report *report, size_t *findings)
+const char *core_check_offer(node_core *core, const kvferry_offer *offer, kvferry_report *report)
 {
-    checking check = {core, NULL, report, findings};
+    checking check = {.core = core, .report = report};
     for (size_t i = 0; i < offer->table_count; i++)
         if (!check_form(&check, offer->tables, i))
-            return;
+            return check.first;
     for (size_t i = 0; i < offer->table_count; i++) {
         check.table = &offer->tables[i];
         if (!engine_has(core, check.table->group))
@@ -119,6 +125,7 @@ void core_check_offer(node_core *core, const kvferry_offer *offer, kvferry_repor
         else
             check_table(&check, offer->tables, i);
     }
+    return check.first;
 }
 
 /* --- who owns blocks --------------------------------------------------------------------------------------- */
@@ -218,7 +225,7 @@ static void check_live_block(checking *check, size_t group)
 static void check_twice(checking *check, const kvferry_ask *ask)
 {
     size_t marked = 0;
-    for (; marked < ask->table_count && !*check->findings; marked++) {
+    for (; marked < ask->table_count && !check->first; marked++) {
         const kvferry_block_table *table = &ask->tables[marked];
         check->table = table;
         size_t group = find_group(check->core->layout, table->group);
@@ -238,12 +245,12 @@ static void check_twice(checking *check, const kvferry_ask *ask)
     core_owners_set(check->core, ask->tables, marked, false);
 }
 
-void core_check_ask(node_core *core, const kvferry_ask *ask, kvferry_report *report, size_t *findings)
+const char *core_check_ask(node_core *core, const kvferry_ask *ask, kvferry_report *report)
 {
-    checking check = {core, NULL, report, findings};
+    checking check = {.core = core, .report = report};
     for (size_t i = 0; i < ask->table_count; i++)
         if (!check_form(&check, ask->tables, i))
-            return;
+            return check.first;
     for (size_t i = 0; i < ask->table_count; i++) {
         check.table = &ask->tables[i];
         if (find_group(core->layout, check.table->group) == SIZE_MAX) {
@@ -256,6 +263,7 @@ void core_check_ask(node_core *core, const kvferry_ask *ask, kvferry_report *rep
         check_live_block(&check, group);
         take_blocks(&check, group);
     }
-    if (!*findings) /* all blocks are free: marking and unmarking them changes nothing */
+    if (!check.first) /* all blocks are free: marking and unmarking them changes nothing */
         check_twice(&check, ask);
+    return check.first;
 }

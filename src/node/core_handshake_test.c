@@ -92,6 +92,22 @@ static void caches_that_do_not_fit_are_refused_on_both_sides(void **state)
     rig_free(r);
 }
 
+/* Whether the caller wants to hear of it or not, and whatever else it has heard of. */
+static void a_refused_offer_is_counted_by_its_own_code(void **state)
+{
+    (void)state;
+    rig *r = rig_create();
+    size_t p = rig_engine(r, "prefill", 1, 1);
+    const kvferry_block_table table = {.group = "no such group"};
+    const kvferry_offer offer = {.size = sizeof(offer), .transfer_id = "a", .tokens = 8, .tables = &table, .table_count = 1};
+    assert_int_equal(core_offer(r->nodes[p].core, &offer, r->now, NULL), KVFERRY_REFUSED);
+    base_report_add(r->report, "heard_before", NULL, NULL, NULL, "of something else");
+    assert_int_equal(core_offer(r->nodes[p].core, &offer, r->now, r->report), KVFERRY_REFUSED);
+    assert_int_equal(refused_at(r, p), 2);
+    refused_for(r, p, "group_unknown");
+    rig_free(r);
+}
+
 static void another_transfer_engine_is_refused(void **state)
 {
     (void)state;
@@ -365,6 +381,7 @@ int main(void)
         cmocka_unit_test(an_engine_is_connected_by_any_of_its_workers),
         cmocka_unit_test(a_document_is_sent_once),
         cmocka_unit_test(caches_that_do_not_fit_are_refused_on_both_sides),
+        cmocka_unit_test(a_refused_offer_is_counted_by_its_own_code),
         cmocka_unit_test(another_transfer_engine_is_refused),
         cmocka_unit_test(another_engine_at_the_place_is_named),
         cmocka_unit_test(an_incomplete_engine_is_waited_for),

@@ -260,8 +260,9 @@ void core_pairing_release(node_core *core, core_pairing *pairing);
 bool core_tables_copy(base_arena *arena, const kvferry_block_table *tables, size_t count,
                       kvferry_block_table **copy);
 uint64_t core_tables_size(const kvferry_block_table *tables, size_t count);
-void core_check_offer(node_core *core, const kvferry_offer *offer, kvferry_report *report, size_t *findings);
-void core_check_ask(node_core *core, const kvferry_ask *ask, kvferry_report *report, size_t *findings);
+/* The code of the first thing that is wrong, all of which is in the report; NULL: nothing is. */
+const char *core_check_offer(node_core *core, const kvferry_offer *offer, kvferry_report *report);
+const char *core_check_ask(node_core *core, const kvferry_ask *ask, kvferry_report *report);
 kvferry_status core_owners_create(node_core *core);
 void core_owners_free(node_core *core);
 /* Marks or unmarks the blocks; how many they are. */
@@ -344,8 +345,8 @@ void core_log(node_core *core, kvferry_log_level level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 /* A worker in words for a log line, in a buffer of base_format: "decode-0 tp1/4 pp0/1, incarnation ...". */
 const char *core_worker_words(const char *engine_id, const kvferry_worker *worker, const char *incarnation);
-/* A refused peer: logged once for each place and code, counted every time. */
 void core_count_refused(node_core *core, const char *code);
+/* A refused peer: logged once for each place and code, counted every time. */
 void core_refused(node_core *core, const char *engine_id, const char *who, const kvferry_report *reasons);
 uint64_t core_random(node_core *core);
 void core_incarnation_text(uint64_t value, char text[WIRE_INCARNATION_TEXT]);

@@ -334,11 +334,10 @@ static kvferry_status check_ask(node_core *core, const kvferry_ask *ask, kvferry
     if (core->options.verify && !core->options.checksum)
         return refuse(core, report, "verify_unsupported", "memory that checksums can be made of",
                       "none", id);
-    size_t findings = 0;
-    core_check_ask(core, ask, report, &findings);
-    if (!findings)
+    const char *code = core_check_ask(core, ask, report);
+    if (!code)
         return KVFERRY_OK;
-    core_count_refused(core, core_reasons_code(report, "no_memory"));
+    core_count_refused(core, code);
     return KVFERRY_REFUSED;
 }
 
@@ -385,7 +384,7 @@ kvferry_status core_ask(node_core *core, const kvferry_ask *ask, uint64_t now, k
     status = core_engine_get(core, ask->engine_id, ask->where, &engine, report);
     if (status != KVFERRY_OK) {
         if (status == KVFERRY_REFUSED)
-            core_count_refused(core, core_reasons_code(report, "no_memory"));
+            core_count_refused(core, "peer_unknown");
         HASH_DEL(core->requests, request);
         free_request(core, request);
         return status;

@@ -33,6 +33,18 @@ static void send_waiting(node_core *core, core_link link, const wire_message *ab
     core_send_to(core, link, about->sender, &message);
 }
 
+/* The offer waits for this member, in its pairing's slot. */
+static void count_in(core_supply *offer, core_member *member, size_t slot)
+{
+    member->counted = true;
+    member->slot = slot;
+    if (member->state == CORE_MEMBER_SETTLED)
+        return;
+    offer->open++;
+    member->pairing = offer->pairing;
+    DL_APPEND2(offer->pairing->slots[slot], member, slot_prev, slot_next);
+}
+
 /* Its members are those of the pairing. */
 static bool claim(node_core *core, core_supply *offer, core_target *target)
 {
@@ -46,18 +58,9 @@ static bool claim(node_core *core, core_supply *offer, core_target *target)
     offer->pairing = pairing;
     pairing->uses++;
     snprintf(offer->engine_id, sizeof(offer->engine_id), "%s", target->engine_id);
-    for (size_t i = 0; i < pairing->target->wire.count; i++) {
-        if (!pairing->asks[i])
-            continue;
-        core_member *member = core_member_find(offer, pairing->target->wire.members[i].incarnation);
-        member->counted = true;
-        member->slot = i;
-        if (member->state == CORE_MEMBER_SETTLED)
-            continue;
-        offer->open++;
-        member->pairing = pairing;
-        DL_APPEND2(pairing->slots[i], member, slot_prev, slot_next);
-    }
+    for (size_t i = 0; i < pairing->target->wire.count; i++)
+        if (pairing->asks[i])
+            count_in(offer, core_member_find(offer, pairing->target->wire.members[i].incarnation), i);
     return true;
 }
 
@@ -95,11 +98,7 @@ static core_member *take_place(node_core *core, core_supply *offer, core_target 
     core_member *member = core_member_add(core, offer, target->incarnation);
     if (!member)
         return NULL;
-    member->counted = true;
-    member->slot = slot;
-    member->pairing = offer->pairing;
-    DL_APPEND2(offer->pairing->slots[slot], member, slot_prev, slot_next);
-    offer->open++;
+    count_in(offer, member, slot);
     core_member_settle(core, before, WIRE_FAILED, "incarnation", "the decode worker was restarted", NULL);
     before->counted = false;
     return member;

@@ -420,11 +420,10 @@ kvferry_status core_offer(node_core *core, const kvferry_offer *offer, uint64_t 
         return refuse(core, report, "too_many_transfers",
                       base_format("at most %u", core->options.max_transfers), "as many",
                       offer->transfer_id);
-    size_t findings = 0;
-    core_check_offer(core, offer, report, &findings);
-    if (!findings)
+    const char *code = core_check_offer(core, offer, report);
+    if (!code)
         return begin(core, known, offer);
-    core_count_refused(core, core_reasons_code(report, "no_memory"));
+    core_count_refused(core, code);
     return KVFERRY_REFUSED;
 }
 

@@ -205,15 +205,14 @@ kvferry_status node_directory_read_entry(const char *text, size_t size, node_dir
 
 static kvferry_status dump(json_t *root, bool good, char **text)
 {
-    base_text made = {.failed = !good};
+    char *made = NULL;
     if (good)
-        base_json_dump(root, JSON_COMPACT, &made);
-    json_decref(root);
-    if (made.failed) {
-        free(made.data);
+        made = base_json_text(root, JSON_COMPACT);
+    else
+        json_decref(root);
+    if (!made)
         return KVFERRY_NO_MEMORY;
-    }
-    *text = made.data;
+    *text = made;
     return KVFERRY_OK;
 }
 

@@ -54,15 +54,7 @@ static enum MHD_Result answer_error(struct MHD_Connection *connection, unsigned 
                                     const char *name, const char *message)
 {
     json_t *root = json_pack("{s:{s:s, s:s}}", "error", "code", name, "message", message);
-    base_text text = {.failed = !root};
-    if (root)
-        base_json_dump(root, JSON_COMPACT, &text);
-    json_decref(root);
-    if (text.failed) {
-        free(text.data);
-        text.data = NULL;
-    }
-    return answer(connection, code, JSON_TYPE, text.data);
+    return answer(connection, code, JSON_TYPE, base_json_text(root, JSON_COMPACT));
 }
 
 static enum MHD_Result answer_refusal(struct MHD_Connection *connection, kvferry_status status,
