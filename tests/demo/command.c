@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { ARGUMENTS = 40, PATIENCE_MS = 10000, STEP_MS = 20 };
+enum { ARGUMENTS = 40, PATIENCE_MS = 10000, STEP_MS = 20, SHARED_FILES = 1024 };
 
 static void become_command(const char *arguments, int out, int err)
 {
@@ -141,42 +141,54 @@ bool command_gone(pid_t pid)
     return false;
 }
 
-/* Whether any process has the file mapped. */
-static bool is_mapped(const char *path)
+/* Files of /dev/shm, and which of them some process has mapped. */
+typedef struct shared_files {
+    char paths[SHARED_FILES][300];
+    bool mapped[SHARED_FILES];
+    size_t count;
+} shared_files;
+
+static void list_shared(shared_files *files)
 {
-    bool found = false;
-    DIR *folder = opendir("/proc");
-    assert_non_null(folder);
-    for (struct dirent *entry; !found && (entry = readdir(folder));) {
-        char maps[300], line[4096];
-        snprintf(maps, sizeof maps, "/proc/%s/maps", entry->d_name);
-        FILE *file = entry->d_name[0] >= '1' && entry->d_name[0] <= '9' ? fopen(maps, "r") : NULL;
-        while (file && !found && fgets(line, sizeof line, file))
-            found = strstr(line, path) != NULL;
-        if (file)
-            fclose(file);
+    DIR *folder = opendir("/dev/shm");
+    for (struct dirent *entry; folder && (entry = readdir(folder));) {
+        if (entry->d_name[0] == '.')
+            continue;
+        assert_in_range(files->count, 0, SHARED_FILES - 1);
+        snprintf(files->paths[files->count++], sizeof files->paths[0], "/dev/shm/%s", entry->d_name);
     }
-    closedir(folder);
-    return found;
+    if (folder)
+        closedir(folder);
 }
 
-/* What the demo makes: others' may come and go, and looking through all processes takes long. */
-static bool is_ours(const char *name)
+static void find_mapped(shared_files *files, const char *maps)
 {
-    return strstr(name, "ucx") || strstr(name, "kvferry");
+    FILE *file = fopen(maps, "r");
+    char line[4096];
+    while (file && fgets(line, sizeof line, file))
+        for (size_t i = 0; i < files->count && strstr(line, "/dev/shm/"); i++)
+            files->mapped[i] |= strstr(line, files->paths[i]) != NULL;
+    if (file)
+        fclose(file);
 }
 
 static size_t posix_leftovers(void)
 {
+    static shared_files files;
     size_t count = 0;
-    DIR *folder = opendir("/dev/shm");
-    for (struct dirent *entry; folder && (entry = readdir(folder));) {
-        char path[300];
-        snprintf(path, sizeof path, "/dev/shm/%s", entry->d_name);
-        count += is_ours(entry->d_name) && !is_mapped(path);
+    memset(&files, 0, sizeof files);
+    list_shared(&files);
+    DIR *folder = opendir("/proc");
+    assert_non_null(folder);
+    for (struct dirent *entry; files.count && (entry = readdir(folder));) {
+        char maps[300];
+        snprintf(maps, sizeof maps, "/proc/%s/maps", entry->d_name);
+        if (entry->d_name[0] >= '1' && entry->d_name[0] <= '9')
+            find_mapped(&files, maps);
     }
-    if (folder)
-        closedir(folder);
+    closedir(folder);
+    for (size_t i = 0; i < files.count; i++)
+        count += !files.mapped[i];
     return count;
 }
 

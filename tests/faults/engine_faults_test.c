@@ -9,6 +9,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "each.h"
 #include "guard.h"
 #include "test.h"
 
@@ -257,8 +258,9 @@ static const struct fault_case {
     {"transfer, out of range", KVFERRY_OUT_OF_RANGE, transfer_out_of_range},
 };
 
-static kvferry_status run_once(const struct fault_case *c, size_t n, bool on)
+static kvferry_status run_once(const void *which, size_t n, bool on)
 {
+    const struct fault_case *c = which;
     memset(caches[1], 0, BYTES);
     for (size_t i = 0; i < BYTES; i++)
         caches[0][i] = (char)(i / 512 + i % 7);
@@ -273,19 +275,9 @@ static kvferry_status run_once(const struct fault_case *c, size_t n, bool on)
 
 static void fail_each(const struct fault_case *c, bool on)
 {
-    assert_int_equal(run_once(c, 0, false), c->expected);
-    size_t allocations = guard_allocations(), refused = 0;
-    for (size_t n = 1;; n++) {
-        kvferry_status status = run_once(c, n, on);
-        if (!guard_failed())
-            break;
-        if (status != c->expected && status != KVFERRY_NO_MEMORY)
-            fail_msg("%s, allocation %zu of %zu: answers %s", c->name, n, allocations,
-                     kvferry_status_name(status));
-        refused += status == KVFERRY_NO_MEMORY;
-    }
-    printf("%s: %-22s %5zu allocations, %5zu needed%s\n", engine_name, c->name, allocations, refused,
-           on ? ", all later ones fail too" : "");
+    char detail[64];
+    snprintf(detail, sizeof detail, ", %s", engine_name);
+    each_allocation_fails(&(each_case){c->name, detail, c->expected, run_once, c}, on);
 }
 
 static void one_allocation_fails(void **state)

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "documents.h"
+#include "each.h"
 #include "guard.h"
 #include "test.h"
 
@@ -364,21 +365,14 @@ static kvferry_status run_once(const fault_case *c, size_t n, bool on, bool with
     return status;
 }
 
+static kvferry_status run_with(const void *c, size_t n, bool on) { return run_once(c, n, on, true); }
+static kvferry_status run_without(const void *c, size_t n, bool on) { return run_once(c, n, on, false); }
+
 static void fail_each(const fault_case *c, bool on, bool with_report)
 {
-    assert_int_equal(run_once(c, 0, on, with_report), c->expected);
-    size_t allocations = guard_allocations(), refused = 0;
-    for (size_t n = 1;; n++) {
-        kvferry_status status = run_once(c, n, on, with_report);
-        if (!guard_failed())
-            break;
-        if (status != c->expected && status != KVFERRY_NO_MEMORY)
-            fail_msg("%s, allocation %zu of %zu: answers %s", c->name, n, allocations,
-                     kvferry_status_name(status));
-        refused += status == KVFERRY_NO_MEMORY;
-    }
-    printf("%-22s %5zu allocations, %5zu needed%s%s\n", c->name, allocations, refused,
-           with_report ? ", with a report" : "", on ? ", all later ones fail too" : "");
+    const each_case both[] = {{c->name, "", c->expected, run_without, c},
+                              {c->name, ", with a report", c->expected, run_with, c}};
+    each_allocation_fails(&both[with_report], on);
 }
 
 static void one_allocation_fails(void **state)

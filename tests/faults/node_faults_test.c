@@ -8,6 +8,7 @@
 
 #include <kvferry/node.h>
 
+#include "each.h"
 #include "guard.h"
 #include "node/rig_layout_test.h"
 #include "node/scratch_test.h"
@@ -205,8 +206,9 @@ static const struct fault_case {
     {"ready, abort, drain", KVFERRY_OK, whole_life},
 };
 
-static kvferry_status run_once(const struct fault_case *c, size_t n, bool on)
+static kvferry_status run_once(const void *which, size_t n, bool on)
 {
+    const struct fault_case *c = which;
     must(kvferry_report_create(&report));
     guard_fail_at(n, on);
     kvferry_status status = c->call();
@@ -218,19 +220,7 @@ static kvferry_status run_once(const struct fault_case *c, size_t n, bool on)
 
 static void fail_each(const struct fault_case *c, bool on)
 {
-    assert_int_equal(run_once(c, 0, false), c->expected);
-    size_t allocations = guard_allocations(), refused = 0;
-    for (size_t n = 1;; n++) {
-        kvferry_status status = run_once(c, n, on);
-        if (!guard_failed())
-            break;
-        if (status != c->expected && status != KVFERRY_NO_MEMORY)
-            fail_msg("%s, allocation %zu of %zu: answers %s", c->name, n, allocations,
-                     kvferry_status_name(status));
-        refused += status == KVFERRY_NO_MEMORY;
-    }
-    printf("%-22s %5zu allocations, %5zu needed%s\n", c->name, allocations, refused,
-           on ? ", all later ones fail too" : "");
+    each_allocation_fails(&(each_case){c->name, "", c->expected, run_once, c}, on);
 }
 
 static void one_allocation_fails(void **state)
