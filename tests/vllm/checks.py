@@ -57,7 +57,7 @@ async def prepare(rig: Rig) -> Samples:
     for block in sorted(blocks):
         edge = block * -(-max(model.shortest, recall.SHORTEST) // block)
         edges += [edge - 3, edge - 1, edge, edge + 1, edge + 2]
-    more = 1 if model.trained or rig.pair.equal else 2  # of which about half are no close calls
+    more = 2 if rig.pair.drifts else 1  # of which about half are no close calls
     asked = Samples(
         cold=draw(rig, "cold", lengths(model.many * more, model.shortest, model.longest)),
         # The last ones end where blocks of both sides end, but for the element that is left to the decode side: what

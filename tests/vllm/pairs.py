@@ -148,9 +148,9 @@ class Pair:
         return self.model.lacks()
 
     @property
-    def equal(self) -> bool:
-        """Both compute the same numbers."""
-        return self.prefill == self.decode
+    def drifts(self) -> bool:
+        """The two sides' answers drift apart: their numbers differ a little, and the model is sure of nothing."""
+        return not self.model.trained and self.prefill != self.decode
 
 
 def pair(model: Model, prefill: str, decode: str, **more: Any) -> Pair:
@@ -218,6 +218,7 @@ class Connector:
         return {**self.config, **(self.decode if role == 1 else {}), "kv_role": self.roles[role]}
 
 
+KVFERRY = {"kv_connector": "KvferryConnector", "kv_connector_module_path": "kvferry.vllm"}
 #: kvferry's with the hook that takes caches away.
 DAMAGING = {"kv_connector": "DamagingConnector", "kv_connector_module_path": "damage"}
 
@@ -225,25 +226,10 @@ DAMAGING = {"kv_connector": "DamagingConnector", "kv_connector_module_path": "da
 CONNECTORS = {
     connector.name: connector
     for connector in (
+        Connector("kvferry", KVFERRY, decode=DAMAGING),
+        Connector("kvferry-both", KVFERRY, roles=("kv_both", "kv_both"), decode=DAMAGING),
         Connector(
-            "kvferry",
-            {"kv_connector": "KvferryConnector", "kv_connector_module_path": "kvferry.vllm"},
-            decode=DAMAGING,
-        ),
-        Connector(
-            "kvferry-both",
-            {"kv_connector": "KvferryConnector", "kv_connector_module_path": "kvferry.vllm"},
-            roles=("kv_both", "kv_both"),
-            decode=DAMAGING,
-        ),
-        Connector(
-            "kvferry-mooncake",
-            {
-                "kv_connector": "KvferryConnector",
-                "kv_connector_module_path": "kvferry.vllm",
-                "kv_connector_extra_config": {"engine": "mooncake"},
-            },
-            decode=DAMAGING,
+            "kvferry-mooncake", {**KVFERRY, "kv_connector_extra_config": {"engine": "mooncake"}}, decode=DAMAGING
         ),
         Connector(
             "mooncake",

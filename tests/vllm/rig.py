@@ -226,30 +226,27 @@ class Rig:
         the server alone gets wrong; and of random models, whose numbers drift apart between topologies, what the two
         servers say differently, each alone, and what is a close call for either."""
         limit = asyncio.Semaphore(IN_FLIGHT)
-        drifts = not self.pair.model.trained and not self.pair.equal
-
-        def tokens_of(sample: Sample) -> int:
-            return min(sample.tokens, DRIFT_TOKENS) if drifts else sample.tokens
+        drifts = self.pair.drifts
+        alone = (self.prefill, self.decode) if drifts else (self.decode,)
 
         async def ask(server: Server, sample: Sample) -> Answer:
+            tokens = min(sample.tokens, DRIFT_TOKENS) if drifts else sample.tokens
             async with limit:
-                answer = await server.complete(sample.prompt, tokens_of(sample), logprobs=2)
+                answer = await server.complete(sample.prompt, tokens, logprobs=2)
             if answer.failed:
                 raise Failed(f"the {server.name} server alone: {Result(sample, answer)}")
             return answer
 
         async def one(sample: Sample) -> Sample | None:
-            answers = [await ask(server, sample) for server in ([self.prefill] if drifts else []) + [self.decode]]
-            answer = answers[-1]
+            answers = [await ask(server, sample) for server in alone]
+            other, answer = answers[0], answers[-1]
             if sample.wanted:
                 return replace(sample, compared=len(sample.wanted)) if answer.tokens == sample.wanted else None
             if not self.pair.model.trained and not drifts:
                 return replace(sample, wanted=answer.tokens, compared=sample.tokens)
             sure = [
-                first.tokens[index] == answer.tokens[index]
-                and min(first.margins[index], answer.margins[index]) >= CLEAR_MARGIN
-                for first in answers[:1]
-                for index in range(tokens_of(sample))
+                token == answer.tokens[index] and min(other.margins[index], answer.margins[index]) >= CLEAR_MARGIN
+                for index, token in enumerate(other.tokens)
             ]
             compared = [*sure, False].index(False)
             if self.pair.model.trained:
@@ -257,7 +254,7 @@ class Rig:
             return replace(sample, wanted=answer.tokens, compared=compared) if compared else None
 
         found = await asyncio.gather(*map(one, samples))
-        await self.empty(*([self.prefill] if drifts else []), self.decode)
+        await self.empty(*alone)
         return [sample for sample in found if sample is not None]
 
     async def empty(self, *servers: Server) -> None:
