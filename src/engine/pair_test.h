@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -178,6 +179,7 @@ static inline void pair_start_peer(pair_world *pair, unsigned index)
     peer->pid = fork();
     PAIR_CHECK(peer->pid >= 0);
     if (peer->pid == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL); /* a body that fails leaves nobody, whatever the peer runs by then */
         close(ends[0]);
         while (index--)
             close(pair->peers[index].channel); /* else those would not see their end */

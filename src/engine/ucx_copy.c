@@ -155,7 +155,19 @@ static ucs_status_t status_of(int error)
                                                                  : UCS_ERR_CONNECTION_RESET;
 }
 
-/* Through the kernel; false: it would not, and the batch has ended. */
+/* Whether the engine is still in its process; if not, the peer is lost. */
+static bool is_there(ucx_local *local)
+{
+    int error;
+    if (ucx_local_is_there(local, &error))
+        return true;
+    bool gone = !error || error == EFAULT || error == ESRCH;
+    ucx_local_lose(local->peer, gone ? "its engine is gone" : strerror(error));
+    return false;
+}
+
+/* Through the kernel; false: it would not, and the batch has ended. Memory that is missing is looked at twice:
+ * all of it goes when the process ends, or runs another program, just after it was seen. */
 static bool copy_through(ucx_batch *batch, uint64_t budget, uint64_t *cost)
 {
     struct iovec here[PARTS], there[PARTS];
@@ -169,6 +181,8 @@ static bool copy_through(ucx_batch *batch, uint64_t budget, uint64_t *cost)
         return true;
     }
     int error = done < 0 ? errno : EFAULT;
+    if (error == EFAULT && !is_there(local))
+        return false;
     char words[100];
     snprintf(words, sizeof(words), "process_vm_%s: %s", write ? "writev" : "readv", strerror(error));
     ucs_status_t status = status_of(error);
@@ -186,12 +200,8 @@ static uint64_t visit(ucx_local *local, uint64_t budget)
 {
     ucx_batch *batch = local->first;
     uint64_t cost = VISIT;
-    int error;
-    if (!ucx_local_is_there(local, &error)) {
-        bool gone = !error || error == EFAULT || error == ESRCH;
-        ucx_local_lose(local->peer, gone ? "its engine is gone" : strerror(error));
+    if (!is_there(local))
         return cost;
-    }
     while (batch->piece < batch->piece_count && cost < budget) {
         uint64_t spent = 0;
         if (batch->pieces[batch->piece].mapped)

@@ -9,6 +9,7 @@
 #include <linux/seccomp.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <ucontext.h>
 
 #include "engine/pair_faults_test.h"
 #include "engine/ucx_internal.h"
@@ -217,6 +218,56 @@ static void test_other_program(void **state)
     run_both(body_other_program, 1);
 }
 
+/* The system call is not made, but answered in this way. */
+static void filter_call(long call, unsigned answer)
+{
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)call, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, answer),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    const struct sock_fprog filter = {.len = sizeof(code) / sizeof(code[0]), .filter = code};
+    PAIR_CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+    PAIR_CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0);
+}
+
+static pair_world *vanishing;
+
+/* In place of the copy: the target is gone, and so is all of its memory. */
+static void vanish(int signal, siginfo_t *info, void *context)
+{
+    (void)signal;
+    (void)info;
+    ucontext_t *at = context;
+    kill_peer(vanishing, 0);
+#if defined(__x86_64__)
+    at->uc_mcontext.gregs[REG_RAX] = -EFAULT;
+#elif defined(__aarch64__)
+    at->uc_mcontext.regs[0] = (unsigned long long)-EFAULT;
+#else
+#error "where does this processor keep what a system call answers?"
+#endif
+}
+
+/* It goes between the look at it and the copy: it is lost, which is not an error of the copy. */
+static void body_vanished(pair_world *pair)
+{
+    const struct sigaction action = {.sa_sigaction = vanish, .sa_flags = SA_SIGINFO};
+    kvferry_peer *peer = pair_connect(pair, 0);
+    vanishing = pair;
+    PAIR_CHECK(sigaction(SIGSYS, &action, NULL) == 0);
+    filter_call(SYS_process_vm_writev, SECCOMP_RET_TRAP);
+    PAIR_EQUAL(move(pair, peer, KVFERRY_WRITE), KVFERRY_PEER_LOST);
+    expect_lost(pair, peer);
+}
+
+static void test_vanished(void **state)
+{
+    (void)state;
+    run("shm", body_vanished, 1, false);
+}
+
 /* A target that forks stays the target, and its death is noticed though its child lives. */
 static void body_forked(pair_world *pair)
 {
@@ -395,19 +446,8 @@ static void expect_without(pair_world *pair, const char *words)
         check_alive(pair, 0, 5);
 }
 
-/* The system call is refused, as container engines do. */
-static void deny(long call)
-{
-    struct sock_filter code[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)call, 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-    };
-    const struct sock_fprog filter = {.len = sizeof(code) / sizeof(code[0]), .filter = code};
-    PAIR_CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
-    PAIR_CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0);
-}
+/* As container engines do. */
+static void deny(long call) { filter_call(call, SECCOMP_RET_ERRNO | EPERM); }
 
 static void body_no_reading(pair_world *pair)
 {
@@ -472,6 +512,7 @@ int main(void)
         cmocka_unit_test(test_other_program), cmocka_unit_test(test_forked),
         cmocka_unit_test(test_unmapped),      cmocka_unit_test(test_reused_number),
         cmocka_unit_test(test_edges),         cmocka_unit_test(test_forbidden),
+        cmocka_unit_test(test_vanished),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
