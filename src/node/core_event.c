@@ -54,6 +54,8 @@ void core_event_set_engine(core_event *event, const char *engine_id)
     snprintf(event->engine_id, sizeof(event->engine_id), "%s", engine_id);
 }
 
+const char *core_event_engine(const core_event *event) { return event ? event->engine_id : ""; }
+
 void core_event_set_kind(core_event *event, kvferry_event_kind kind) { event->public.kind = kind; }
 
 void core_event_set_outcome(core_event *event, kvferry_outcome outcome, const char *code,

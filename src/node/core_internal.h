@@ -98,6 +98,8 @@ core_event *core_event_create(kvferry_event_kind kind, kvferry_side side, const 
                               const char *transfer_id, void *context);
 void core_event_discard(core_event *event);
 void core_event_set_engine(core_event *event, const char *engine_id);
+/* "": not known, or no event. */
+const char *core_event_engine(const core_event *event);
 void core_event_set_kind(core_event *event, kvferry_event_kind kind);
 /* `reasons` are copied; NULL: `code` and `message` make one. */
 void core_event_set_outcome(core_event *event, kvferry_outcome outcome, const char *code,
@@ -343,6 +345,11 @@ struct node_core {
 
 void core_log(node_core *core, kvferry_log_level level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+/* Of a transfer: names it, the other side's engine and its workers. `text`: why; "": nothing to add. */
+void core_log_request(node_core *core, kvferry_log_level level, const core_request *request, const char *what,
+                      const char *text);
+void core_log_supply(node_core *core, kvferry_log_level level, const core_supply *offer, const char *what,
+                     const char *text);
 /* A worker in words for a log line, in a buffer of base_format: "decode-0 tp1/4 pp0/1, incarnation ...". */
 const char *core_worker_words(const char *engine_id, const kvferry_worker *worker, const char *incarnation);
 void core_count_refused(node_core *core, const char *code);

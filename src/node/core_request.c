@@ -107,9 +107,9 @@ static void release(node_core *core, core_request *request)
     core->request_count--;
     core->statistics.unreleased[KVFERRY_SIDE_DECODE]--;
     core_event_set_work(request->released_event, 0, 0, core->now - request->ended_at);
+    core_log_request(core, KVFERRY_LOG_DEBUG, request, "asked blocks released", "");
     core_event_queue(core, request->released_event);
     request->released_event = NULL;
-    core_log(core, KVFERRY_LOG_DEBUG, "transfer %s: asked blocks released", request->id);
 }
 
 static void become_past(node_core *core, core_request *request)
@@ -204,8 +204,8 @@ void core_request_end(node_core *core, core_request *request, kvferry_outcome ou
     counts->live[KVFERRY_SIDE_DECODE]--;
     counts->unreleased[KVFERRY_SIDE_DECODE]++;
     counts->quarantined_blocks += request->blocks;
-    core_log(core, done ? KVFERRY_LOG_DEBUG : KVFERRY_LOG_WARNING, "transfer %s: ask %s, %s",
-             request->id, kvferry_outcome_name(outcome), core_reasons_text(request->reasons, ""));
+    core_log_request(core, done ? KVFERRY_LOG_DEBUG : KVFERRY_LOG_WARNING, request,
+                     base_format("ask %s", kvferry_outcome_name(outcome)), core_reasons_text(request->reasons, ""));
     /* Where the engine is not known yet its workers are told once they are; nothing was asked of them. */
     if (request->part_count)
         leave_engine(request);

@@ -199,7 +199,7 @@ static void become_past(node_core *core, core_supply *offer)
     core_event_set_work(offer->released, 0, 0, core->now - offer->ended_at);
     core_event_queue(core, offer->released);
     offer->released = NULL;
-    core_log(core, KVFERRY_LOG_DEBUG, "transfer %s: offered blocks released", offer->id);
+    core_log_supply(core, KVFERRY_LOG_DEBUG, offer, "offered blocks released", "");
     remember(core, offer);
 }
 
@@ -225,8 +225,8 @@ void core_supply_end(node_core *core, core_supply *offer, kvferry_outcome outcom
     counts->transfer_ns[KVFERRY_SIDE_PREFILL] += elapsed;
     counts->live[KVFERRY_SIDE_PREFILL]--;
     counts->unreleased[KVFERRY_SIDE_PREFILL]++;
-    core_log(core, done ? KVFERRY_LOG_DEBUG : KVFERRY_LOG_WARNING, "transfer %s: offer %s, %s",
-             offer->id, kvferry_outcome_name(outcome), done ? "all have settled" : text);
+    core_log_supply(core, done ? KVFERRY_LOG_DEBUG : KVFERRY_LOG_WARNING, offer,
+                    base_format("offer %s", kvferry_outcome_name(outcome)), done ? "all have settled" : text);
     core_supply_schedule(core, offer);
     wire_outcome told = outcome == KVFERRY_OUTCOME_ABORTED ? WIRE_ABORTED : WIRE_FAILED;
     settle_all(core, offer, told, code, text, reasons);
@@ -454,7 +454,7 @@ kvferry_status core_supply_abort(node_core *core, const char *transfer_id)
     leave_list(core, offer);
     offer->expected = false;
     offer->outcome = KVFERRY_OUTCOME_ABORTED;
-    core_log(core, KVFERRY_LOG_INFO, "transfer %s: expected, and not offered: %s", offer->id, text);
+    core_log_supply(core, KVFERRY_LOG_INFO, offer, "expected, and not offered", text);
     remember(core, offer);
     return KVFERRY_OK;
 }

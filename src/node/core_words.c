@@ -4,9 +4,15 @@
 
 #include <stdio.h>
 
+/* Whether such lines are made. */
+static bool logs(const node_core *core, kvferry_log_level level)
+{
+    return core->options.log && level <= core->options.log_level;
+}
+
 void core_log(node_core *core, kvferry_log_level level, const char *format, ...)
 {
-    if (!core->options.log || level > core->options.log_level)
+    if (!logs(core, level))
         return;
     char line[1024];
     va_list arguments;
@@ -21,6 +27,52 @@ const char *core_worker_words(const char *engine_id, const kvferry_worker *worke
     const char *dp = worker->dp_size > 1 ? base_format(" dp%u/%u", worker->dp_rank, worker->dp_size) : "";
     return base_format("%.120s tp%u/%u pp%u/%u%s, incarnation %s", engine_id, worker->tp_rank,
                        worker->tp_size, worker->pp_rank, worker->pp_size, dp, incarnation);
+}
+
+/* --- lines about transfers: each names the transfer, the other side's engine and its workers ------------------ */
+
+enum { NAMED = 4 }; /* workers, of very many */
+
+/* Takes in the n-th worker. */
+static void name_peer(base_text *text, size_t n, const char *incarnation)
+{
+    if (n < NAMED)
+        base_text_append(text, "%s%s", n ? " " : "", incarnation);
+    else if (n == NAMED)
+        base_text_append(text, " ...");
+}
+
+static void log_transfer(node_core *core, kvferry_log_level level, const char *id, const char *engine_id,
+                         const base_text *peers, const char *what, const char *text)
+{
+    const char *names = peers->failed || !peers->size ? NULL : peers->data;
+    core_log(core, level, "transfer %s: %s, engine %s, %s%s%s%s", id, what, *engine_id ? engine_id : "unknown",
+             names ? "worker " : "no worker", names ? names : "", *text ? ": " : "", text);
+}
+
+void core_log_request(node_core *core, kvferry_log_level level, const core_request *request, const char *what,
+                      const char *text)
+{
+    base_text peers = {0};
+    if (!logs(core, level))
+        return;
+    for (size_t i = 0; i < request->part_count; i++)
+        name_peer(&peers, i, request->pairing->source->wire.members[request->parts[i].index].incarnation);
+    log_transfer(core, level, request->id, core_event_engine(request->released_event), &peers, what, text);
+    free(peers.data);
+}
+
+void core_log_supply(node_core *core, kvferry_log_level level, const core_supply *offer, const char *what,
+                     const char *text)
+{
+    base_text peers = {0};
+    size_t count = 0;
+    if (!logs(core, level))
+        return;
+    for (const core_member *member = offer->members; member; member = member->next)
+        name_peer(&peers, count++, member->incarnation);
+    log_transfer(core, level, offer->id, offer->engine_id, &peers, what, text);
+    free(peers.data);
 }
 
 /* Whether it is said for the first time, as far back as that is remembered. */
