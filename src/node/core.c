@@ -21,7 +21,8 @@ static bool copy_options(node_core *core, const core_options *options)
     core->options.binding = binding;
     core->options.incarnation = core->incarnation;
     snprintf(core->incarnation, sizeof(core->incarnation), "%s", options->incarnation);
-    return true;
+    core->keyed = *core_address_key(address) != 0;
+    return core_name_keep(core, core->incarnation, core_address_key(address));
 }
 
 static kvferry_status keep_layout(node_core *core, const kvferry_layout *layout, kvferry_report *report)
@@ -90,6 +91,7 @@ void core_free(node_core *core)
     core_tombstone *stone;
     while ((stone = core->tombstone_list) != NULL)
         core_tombstone_drop(core, stone);
+    core_names_free(core);
     core_effects_free(core);
     core_events_free(core);
     core_owners_free(core);
@@ -127,17 +129,26 @@ static void answer_status(node_core *core, core_link link, const wire_message *m
     free(text.data);
 }
 
+/* Whether a link was opened to a worker of this engine: others know nothing of who has which rank there. */
+static bool speaks_for(const core_line *line, const char *engine_id)
+{
+    const char *its = line->use == CORE_USE_SOURCE    ? ((core_source *)line->user)->engine_id
+                      : line->use == CORE_USE_GREETER ? ((core_engine *)line->user)->id
+                                                      : NULL;
+    return its && (!*its || strcmp(its, engine_id) == 0);
+}
+
 /* Who speaks over a link that was opened from here. false: it is not whom the link was opened to. */
 static bool check_speaker(node_core *core, core_line *line, const wire_message *message)
 {
-    const kvferry_worker *worker = message->type == WIRE_WELCOME ? &message->body.hello.worker : NULL;
+    const kvferry_worker *worker =
+        message->type == WIRE_WELCOME && speaks_for(line, message->engine_id) ? &message->body.hello.worker : NULL;
     bool first = !*line->peer;
     if (first)
         memcpy(line->peer, message->sender, sizeof(line->peer));
     if (first || (worker && strcmp(line->peer, message->sender) == 0)) {
         core_link id = line->id;
-        core_sources_replaced(core, line->address, message->engine_id, worker, message->sender,
-                              line->opened);
+        core_sources_replaced(core, line, message->engine_id, worker, message->sender);
         return core_line_find(core, id) != NULL;
     }
     if (strcmp(line->peer, message->sender) == 0)
@@ -196,8 +207,31 @@ static void from_outgoing(node_core *core, core_line *line, const wire_message *
     }
 }
 
+/* Whether a message comes by the key of its sender. Else it is answered by the reason. */
+static bool check_key(node_core *core, core_link link, const core_line *line, const char *key,
+                      const wire_message *message)
+{
+    kvferry_report *report = NULL;
+    if (!core->keyed)
+        return true;
+    if (kvferry_report_create(&report) != KVFERRY_OK)
+        return false;
+    bool right = core_name_speaks(core, message->sender, line ? line->key : key, report);
+    if (!right) {
+        core_refused(core, message->engine_id,
+                     base_format("incarnation %s by key %.64s", message->sender, line ? line->key : key), report);
+        if (message->type == WIRE_HELLO)
+            core_send_hello(core, link, message->sender, WIRE_WELCOME, false, report);
+        else if (message->type != WIRE_ERROR && message->type != WIRE_BYE && message->type != WIRE_PONG)
+            core_send_reasons(core, link, message, report);
+    }
+    kvferry_report_free(report);
+    return right;
+}
+
 /* Over a link that messages of a peer come in by. */
-static void from_incoming(node_core *core, core_link link, core_line *line, const wire_message *message)
+static void from_incoming(node_core *core, core_link link, core_line *line, const char *key,
+                          const wire_message *message)
 {
     core_target *target = core_target_speaking(line, message);
     if (target)
@@ -205,9 +239,9 @@ static void from_incoming(node_core *core, core_link link, core_line *line, cons
     switch (message->type) {
     case WIRE_HELLO:
         if (message->body.hello.sibling)
-            core_received_sibling(core, link, message);
+            core_received_sibling(core, link, key, message);
         else
-            core_received_hello(core, link, message);
+            core_received_hello(core, link, key, message);
         break;
     case WIRE_ASK:
         core_received_ask(core, link, line, message);
@@ -227,7 +261,8 @@ static void from_incoming(node_core *core, core_link link, core_line *line, cons
     }
 }
 
-static void dispatch(node_core *core, core_link link, core_line *line, const wire_message *message)
+static void dispatch(node_core *core, core_link link, core_line *line, const char *key,
+                     const wire_message *message)
 {
     if (message->type == WIRE_STATUS) {
         answer_status(core, link, message);
@@ -238,6 +273,8 @@ static void dispatch(node_core *core, core_link link, core_line *line, const wir
         core->statistics.ignored++;
         return;
     }
+    if (!check_key(core, link, line, key, message))
+        return;
     if (line && line->outgoing && !check_speaker(core, line, message))
         return;
     if (*message->receiver && strcmp(message->receiver, core->incarnation) != 0) {
@@ -250,7 +287,7 @@ static void dispatch(node_core *core, core_link link, core_line *line, const wir
     if (line && line->outgoing)
         from_outgoing(core, line, message);
     else
-        from_incoming(core, link, line, message);
+        from_incoming(core, link, line, key, message);
     if (message->type == WIRE_PING) {
         wire_message pong = {.type = WIRE_PONG};
         core_send_to(core, link, message->sender, &pong);
@@ -261,7 +298,8 @@ static void dispatch(node_core *core, core_link link, core_line *line, const wir
     }
 }
 
-void core_received(node_core *core, core_link link, const void *data, size_t size, uint64_t now)
+void core_received(node_core *core, core_link link, const char *key, const void *data, size_t size,
+                   uint64_t now)
 {
     core->now = base_max(core->now, now);
     core->statistics.messages_in++;
@@ -273,7 +311,7 @@ void core_received(node_core *core, core_link link, const void *data, size_t siz
     kvferry_status status = wire_decode(data, size, &message, report);
     core_line *line = core_line_find(core, link);
     if (status == KVFERRY_OK)
-        dispatch(core, link, line, &message);
+        dispatch(core, link, line, key ? key : "", &message);
     else
         bad_message(core, link, line, status, &message, report);
     wire_message_end(&message);

@@ -20,7 +20,7 @@ typedef struct core_options { /* as in kvferry_node_options; all set */
     uint32_t max_transfers, max_peers;
     uint64_t max_peer_copies, max_message_bytes;
     bool verify;
-    const char *address;     /* of this node's control socket */
+    const char *address;     /* of this node's control socket; with its key, if peers have to have keys */
     const char *incarnation; /* 16 hexadecimal digits */
     const char *engine;      /* name of the transfer engine */
     const void *binding;     /* its export */
@@ -90,7 +90,10 @@ bool core_next_effect(node_core *core, core_effect *effect);
 
 /* Every call takes the time, in nanoseconds, of a clock that never goes back. Effects and events may be there after each. */
 
-void core_received(node_core *core, core_link link, const void *data, size_t size, uint64_t now);
+/* `key`: by which the peer that the link came from proved who it is, as 64 hexadecimal digits; NULL: none. Of a link that
+ * the core opened it is that of the address. */
+void core_received(node_core *core, core_link link, const char *key, const void *data, size_t size,
+                   uint64_t now);
 void core_link_ended(node_core *core, core_link link, core_link_end how, uint64_t now);
 
 /* Addresses of an engine's workers; engine_id as found. status not KVFERRY_OK: with reasons. */

@@ -82,9 +82,9 @@ void core_source_died(node_core *core, core_source *source, bool lingers, const 
 void core_source_again(node_core *core, core_source *source);
 void core_source_line_ended(node_core *core, core_line *line, core_link_end how);
 void core_source_busy(node_core *core, core_source *source);
-/* Somebody else speaks at the address, over a link that was opened after `opened`. */
-void core_sources_replaced(node_core *core, const char *address, const char *engine_id,
-                           const kvferry_worker *worker, const char *incarnation, uint64_t opened);
+/* Somebody speaks over a link that was opened to an address. `worker` NULL: it says no rank. */
+void core_sources_replaced(node_core *core, const core_line *line, const char *engine_id,
+                           const kvferry_worker *worker, const char *incarnation);
 void core_source_free(node_core *core, core_source *source);
 
 /* --- decode: requests: core_request.c, core_part.c -------------------------------------------------- */

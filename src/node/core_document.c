@@ -2,6 +2,8 @@
 /* Layout documents, each held and read once, and rosters: which workers an engine has. */
 #include "node/core_internal.h"
 
+#include <stdio.h>
+
 /* What is kept of others at most: bytes of documents in messages of the greatest size, members of rosters. */
 enum { KEPT_MESSAGES = 64, KEPT_MEMBERS = 16 * WIRE_MAX_WORKERS };
 
@@ -60,6 +62,20 @@ void core_document_release(node_core *core, core_document *document)
     HASH_DEL(core->documents, document);
     core->document_bytes -= document->size;
     free_document(document);
+}
+
+bool core_document_fits(const core_document *document, const char *engine_id, const kvferry_worker *worker,
+                        kvferry_report *report)
+{
+    const char *its_engine = kvferry_layout_engine_id(document->layout);
+    const kvferry_worker *its = kvferry_layout_worker(document->layout);
+    if (strcmp(its_engine, engine_id) == 0 && memcmp(its, worker, sizeof(*its)) == 0)
+        return true;
+    char expected[512];
+    snprintf(expected, sizeof(expected), "%s", core_worker_words(engine_id, worker, "any"));
+    base_report_add(report, "document_differs", NULL, expected, core_worker_words(its_engine, its, "any"),
+                    "the layout document of a roster's member");
+    return false;
 }
 
 /* --- rosters --------------------------------------------------------------------------------------- */
@@ -154,6 +170,23 @@ static bool copy_roster(const wire_roster *wire, core_roster *roster)
     return true;
 }
 
+/* Those that are here. false: one is another worker's. */
+static bool find_documents(node_core *core, core_roster *roster, kvferry_report *report)
+{
+    for (size_t i = 0; i < roster->wire.count; i++) {
+        const wire_member *member = &roster->wire.members[i];
+        core_document *document = core_document_find(core, member->digest);
+        if (document && !core_document_fits(document, roster->wire.engine_id, &member->worker, report))
+            return false;
+        roster->documents[i] = document;
+        if (document)
+            document->uses++;
+        else
+            roster->missing++;
+    }
+    return true;
+}
+
 kvferry_status core_roster_get(node_core *core, const wire_roster *wire, core_roster **roster,
                                kvferry_report *report)
 {
@@ -166,6 +199,9 @@ kvferry_status core_roster_get(node_core *core, const wire_roster *wire, core_ro
     }
     if (!check_roster(wire, report))
         return KVFERRY_REFUSED;
+    kvferry_status status = core_roster_names(core, wire, report);
+    if (status != KVFERRY_OK)
+        return status;
     if (core->roster_members + wire->count > KEPT_MEMBERS) {
         base_report_add(report, "too_many_workers", NULL, base_format("at most %d", KEPT_MEMBERS),
                         "more", "the workers of all engines that are known");
@@ -175,19 +211,15 @@ kvferry_status core_roster_get(node_core *core, const wire_roster *wire, core_ro
     if (!made)
         return KVFERRY_NO_MEMORY;
     bool copied = copy_roster(wire, made);
+    if (copied && !find_documents(core, made, report)) {
+        free_roster(core, made);
+        return KVFERRY_REFUSED;
+    }
     if (copied)
         HASH_ADD_STR(core->rosters, wire.digest, made);
     if (!copied || !made->hh.tbl) {
         free_roster(core, made);
         return KVFERRY_NO_MEMORY;
-    }
-    for (size_t i = 0; i < made->wire.count; i++) {
-        core_document *document = core_document_find(core, made->wire.members[i].digest);
-        made->documents[i] = document;
-        if (document)
-            document->uses++;
-        else
-            made->missing++;
     }
     made->uses = 1;
     core->roster_members += wire->count;
@@ -247,13 +279,6 @@ void core_received_get(node_core *core, core_link link, const wire_message *mess
     free(sizes);
 }
 
-/* Whether a document is that of the member of the roster. */
-static bool belongs(const core_roster *roster, size_t index, const kvferry_layout *layout)
-{
-    return strcmp(kvferry_layout_engine_id(layout), roster->wire.engine_id) == 0 &&
-           core_roster_index(roster, kvferry_layout_worker(layout)) == index;
-}
-
 /* Gives the document to all that lack it. */
 static void hand_out(node_core *core, core_document *document, kvferry_report *report)
 {
@@ -262,19 +287,14 @@ static void hand_out(node_core *core, core_document *document, kvferry_report *r
         for (size_t i = 0; roster->missing && i < roster->wire.count; i++) {
             if (roster->documents[i] || strcmp(roster->wire.members[i].digest, document->digest) != 0)
                 continue;
-            if (!belongs(roster, i, document->layout)) {
-                base_report_add(report, "document_differs", NULL,
-                                base_format("worker %zu of engine %.100s", i, roster->wire.engine_id),
-                                base_format("%.100s", kvferry_layout_engine_id(document->layout)),
-                                "the layout document of a roster's member");
+            if (!core_document_fits(document, roster->wire.engine_id, &roster->wire.members[i].worker, report))
                 continue;
-            }
             roster->documents[i] = document;
             document->uses++;
             roster->missing--;
         }
     }
-    core_own_document(core, document);
+    core_own_document(core, document, report);
 }
 
 static bool wanted(node_core *core, const char *digest)
@@ -328,10 +348,10 @@ void core_received_documents(node_core *core, core_link link, const wire_message
         core_send_reasons(core, link, message, report);
     }
     core_line *line = core_line_find(core, link);
-    if (kvferry_report_count(report) && line && line->use == CORE_USE_GREETER)
-        core_engine_fail(core, line->user, report);
-    else
+    if (!kvferry_report_count(report)) /* one that sent what is wrong is not asked again at once */
         fetch_rest(core, line, got->count);
+    else if (line && line->use == CORE_USE_GREETER)
+        core_engine_fail(core, line->user, report);
     core_engine_documents(core);
     core_targets_documents(core);
     kvferry_report_free(report);

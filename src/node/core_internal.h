@@ -11,7 +11,7 @@
  *   core_supply.c     prefill: offers                      core_member.c   prefill: who asks for an offer
  *   core_write.c     prefill: writes                      core_request.c  decode: asks
  *   core_part.c      decode: one source of an ask         core_status.c   counts and state for people
- *   core_words.c     reasons, log lines, the dead
+ *   core_words.c     reasons, log lines, the dead         core_name.c     whose key is whose
  */
 #ifndef KVFERRY_NODE_CORE_INTERNAL_H
 #define KVFERRY_NODE_CORE_INTERNAL_H
@@ -27,6 +27,7 @@
 
 #define CORE_ID (WIRE_MAX_ID + 1)
 #define CORE_CODE 64
+#define CORE_KEY_TEXT 65
 
 typedef struct core_line core_line;
 typedef struct core_roster core_roster;
@@ -126,6 +127,7 @@ struct core_line {
     bool outgoing;
     char *address; /* outgoing: where to */
     char peer[WIRE_INCARNATION_TEXT]; /* the first that spoke; "" nobody yet */
+    char key[CORE_KEY_TEXT];          /* by which it does; "" without keys */
     uint64_t opened;
     core_use use;
     void *user;
@@ -136,7 +138,7 @@ struct core_line {
 
 core_line *core_line_open(node_core *core, const char *address, core_use use, void *user);
 /* The line that messages come in by; makes it. NULL: out of memory. */
-core_line *core_line_accept(node_core *core, core_link link);
+core_line *core_line_accept(node_core *core, core_link link, const char *key);
 core_line *core_line_find(node_core *core, core_link link);
 /* Tells the driver to close it, and forgets it. */
 void core_line_close(node_core *core, core_line *line);
@@ -175,6 +177,9 @@ core_document *core_document_find(node_core *core, const char *digest);
 kvferry_status core_document_add(node_core *core, const void *data, size_t size, core_document **document,
                                  kvferry_report *report);
 void core_document_release(node_core *core, core_document *document);
+/* Whether it is that worker's own: false with a reason. */
+bool core_document_fits(const core_document *document, const char *engine_id, const kvferry_worker *worker,
+                        kvferry_report *report);
 
 /* All workers of an engine, as one roster message said; immutable but for documents that arrive. */
 struct core_roster {
@@ -218,12 +223,12 @@ typedef struct core_sibling {
 
 kvferry_status core_own_create(node_core *core, kvferry_report *report);
 void core_own_free(node_core *core);
-void core_received_sibling(node_core *core, core_link link, const wire_message *message);
+void core_received_sibling(node_core *core, core_link link, const char *key, const wire_message *message);
 void core_received_own_roster(node_core *core, core_line *line, const wire_message *message,
                               const wire_roster *wire);
 /* Opens another link to the leader. */
 void core_own_again(node_core *core);
-void core_own_document(node_core *core, core_document *document);
+void core_own_document(node_core *core, core_document *document, kvferry_report *report);
 void core_own_line_ended(node_core *core, core_line *line, core_link_end how);
 
 /* --- plans: core_plan.c ---------------------------------------------------------------------------- */
@@ -255,6 +260,31 @@ struct core_pairing {
 kvferry_status core_pairing_get(node_core *core, kvferry_side side, core_roster *source,
                                 core_roster *target, core_pairing **pairing);
 void core_pairing_release(node_core *core, core_pairing *pairing);
+
+/* --- names and keys: core_name.c -------------------------------------------------------------------- */
+
+/* The key in an address; "" it has none. */
+const char *core_address_key(const char *address);
+bool core_same_key(const char *a, const char *b);
+/* Without keys everything fits. */
+bool core_key_fits(const node_core *core, const char *address, const char *key);
+/* By which key the worker was heard; NULL: it was not, as far back as that is remembered. */
+const char *core_name_key(node_core *core, const char *incarnation);
+/* Keeps it if the name is new. false: out of memory. */
+bool core_name_keep(node_core *core, const char *incarnation, const char *key);
+/* Whether the worker may be heard by the key: false with a reason, key_of_another. */
+bool core_name_speaks(node_core *core, const char *incarnation, const char *key, kvferry_report *report);
+/* Whether the incarnation may be that worker's: false with a reason, worker_of_another. */
+bool core_worker_speaks(node_core *core, const char *engine_id, const kvferry_worker *worker,
+                        const char *incarnation, kvferry_report *report);
+/* Whether the members of a new roster may be who it says. KVFERRY_REFUSED, NO_MEMORY. */
+kvferry_status core_roster_names(node_core *core, const wire_roster *wire, kvferry_report *report);
+/* Whether no roster that is known has the worker with another key. */
+bool core_rosters_agree(node_core *core, const char *incarnation, const char *key, kvferry_report *report);
+void core_report_key(kvferry_report *report, const char *expected, const char *found, const char *incarnation);
+void core_report_worker(kvferry_report *report, const char *expected, const char *found,
+                        const char *incarnation);
+void core_names_free(node_core *core);
 
 /* --- blocks: core_check.c ----------------------------------------------------------------------------- */
 
@@ -294,6 +324,8 @@ struct node_core {
     uint64_t now, random;
     uint64_t next_line, next_peer, next_write, next_query;
     bool draining, leaving, left;
+    bool keyed; /* links have keys */
+    struct core_name *names, *name_list;
 
     core_timer **heap;
     size_t heap_count, heap_capacity, timer_count;

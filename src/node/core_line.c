@@ -2,6 +2,8 @@
 /* Links, and what is sent over them. */
 #include "node/core_internal.h"
 
+#include <stdio.h>
+
 core_line *core_line_find(node_core *core, core_link link)
 {
     core_line *line;
@@ -34,6 +36,7 @@ core_line *core_line_open(node_core *core, const char *address, core_use use, vo
         return NULL;
     core->next_line += 2;
     line->outgoing = true;
+    snprintf(line->key, sizeof(line->key), "%s", core_address_key(address));
     line->use = use;
     line->user = user;
     line->open_action.effect =
@@ -42,10 +45,15 @@ core_line *core_line_open(node_core *core, const char *address, core_use use, vo
     return line;
 }
 
-core_line *core_line_accept(node_core *core, core_link link)
+core_line *core_line_accept(node_core *core, core_link link, const char *key)
 {
     core_line *line = core_line_find(core, link);
-    return line ? line : add_line(core, link, "");
+    if (line)
+        return line;
+    line = add_line(core, link, "");
+    if (line)
+        snprintf(line->key, sizeof(line->key), "%s", key);
+    return line;
 }
 
 void core_line_close(node_core *core, core_line *line)

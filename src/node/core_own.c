@@ -49,13 +49,14 @@ static void gather(node_core *core)
     free(members);
 }
 
-void core_own_document(node_core *core, core_document *document)
+void core_own_document(node_core *core, core_document *document, kvferry_report *report)
 {
     bool any = false;
     for (size_t i = 0; i < core->sibling_count; i++) {
         core_sibling *sibling = &core->siblings[i];
         if (!sibling->known || sibling->document ||
-            strcmp(sibling->member.digest, document->digest) != 0)
+            strcmp(sibling->member.digest, document->digest) != 0 ||
+            !core_document_fits(document, core->engine_id, &sibling->member.worker, report))
             continue;
         sibling->document = document;
         document->uses++;
@@ -72,7 +73,46 @@ void core_own_document(node_core *core, core_document *document)
 
 /* --- at the leader --------------------------------------------------------------------------------- */
 
-static bool check_sibling(node_core *core, const wire_message *message, kvferry_report *report)
+/* What the worker says of itself. */
+static const wire_member *find_self(const wire_message *message)
+{
+    const wire_roster *roster = &message->body.hello.roster;
+    for (size_t i = 0; i < roster->count; i++)
+        if (strcmp(roster->members[i].incarnation, message->sender) == 0)
+            return &roster->members[i];
+    return NULL;
+}
+
+/* Whether it is nobody else, and comes by the key of its address. A rank stays with its key while its link is there. */
+static bool check_self(node_core *core, const char *key, const wire_message *message, kvferry_report *report)
+{
+    const kvferry_worker *worker = &message->body.hello.worker;
+    const core_sibling *before = &core->siblings[core_worker_index(worker)];
+    const wire_member *self = find_self(message);
+    for (size_t i = 0; i < core->sibling_count; i++) {
+        const core_sibling *each = &core->siblings[i];
+        if (!each->known || each == before || strcmp(each->member.incarnation, message->sender) != 0)
+            continue;
+        core_report_worker(report, base_format("rank %zu of its engine", i), "another rank", message->sender);
+        return false;
+    }
+    if (!core_worker_speaks(core, message->engine_id, worker, message->sender, report))
+        return false;
+    if (self && !core_key_fits(core, self->address, key)) {
+        core_report_key(report, core_address_key(self->address), key, message->sender);
+        return false;
+    }
+    if (before->known && before->link && !core_key_fits(core, before->address, key)) {
+        wire_message ping = {.type = WIRE_PING}; /* if it is gone, its link ends with this */
+        core_send_to(core, before->link, before->member.incarnation, &ping);
+        core_report_key(report, core_address_key(before->address), key, message->sender);
+        return false;
+    }
+    return true;
+}
+
+static bool check_sibling(node_core *core, const char *key, const wire_message *message,
+                          kvferry_report *report)
 {
     const kvferry_worker *own = &core->worker, *its = &message->body.hello.worker;
     if (core->rank) {
@@ -94,18 +134,15 @@ static bool check_sibling(node_core *core, const wire_message *message, kvferry_
                         "a worker that reports to this one as its leader");
         return false;
     }
-    return true;
+    return check_self(core, key, message, report);
 }
 
 /* Puts what the worker says into its place. false: out of memory, and the place is empty. */
 static bool note_sibling(node_core *core, core_sibling *sibling, const wire_message *message)
 {
     const wire_hello *hello = &message->body.hello;
-    const wire_member *self = NULL;
-    for (size_t i = 0; i < hello->roster.count; i++)
-        if (strcmp(hello->roster.members[i].incarnation, message->sender) == 0)
-            self = &hello->roster.members[i];
-    if (!self)
+    const wire_member *self = find_self(message);
+    if (!self || !core_name_keep(core, message->sender, core_address_key(self->address)))
         return false;
     char *address = strdup(self->address);
     if (!address)
@@ -128,16 +165,16 @@ static void ask_document(node_core *core, core_sibling *sibling)
     core_send_to(core, sibling->link, sibling->member.incarnation, &message);
 }
 
-void core_received_sibling(node_core *core, core_link link, const wire_message *message)
+void core_received_sibling(node_core *core, core_link link, const char *key, const wire_message *message)
 {
     kvferry_report *report = NULL;
     if (kvferry_report_create(&report) != KVFERRY_OK)
         return;
-    core_line *line = core_line_accept(core, link);
+    core_line *line = core_line_accept(core, link, key);
     if (line && (line->use == CORE_USE_NONE || line->use == CORE_USE_SIBLING)) {
         line->use = CORE_USE_SIBLING;
         memcpy(line->peer, message->sender, sizeof(line->peer));
-        if (!check_sibling(core, message, report)) {
+        if (!check_sibling(core, key, message, report)) {
             core_refused(core, message->engine_id, message->sender, report);
             core_send_hello(core, link, message->sender, WIRE_WELCOME, false, report);
             core_line_close(core, line);

@@ -11,6 +11,7 @@
 struct core_target {
     char incarnation[WIRE_INCARNATION_TEXT];
     char engine_id[CORE_ID];
+    char key[CORE_KEY_TEXT]; /* "" without keys */
     wire_member member;
     char *address;
     bool welcomed; /* else its engine's documents are still to come */
@@ -28,7 +29,7 @@ struct core_target {
 };
 
 core_target *core_target_find(node_core *core, const char *incarnation);
-void core_received_hello(node_core *core, core_link link, const wire_message *message);
+void core_received_hello(node_core *core, core_link link, const char *key, const wire_message *message);
 /* The target that speaks over the line and is welcome; NULL: none. */
 core_target *core_target_speaking(core_line *line, const wire_message *message);
 void core_targets_documents(node_core *core);

@@ -92,7 +92,8 @@ static core_member *take_place(node_core *core, core_supply *offer, core_target 
     core_member *before = find_rank(offer, target);
     core_roster *roster = target->pairing->target;
     size_t slot = core_roster_index(roster, &target->member.worker);
-    if (!before || before->asked || before->settle_asked ||
+    if (!before || slot == SIZE_MAX || before->asked || before->settle_asked ||
+        !core_key_fits(core, offer->pairing->target->wire.members[slot].address, target->key) ||
         strcmp(offer->pairing->target->wire.members[slot].digest, roster->wire.members[slot].digest) != 0)
         return NULL;
     core_member *member = core_member_add(core, offer, target->incarnation);
@@ -176,17 +177,24 @@ static void repeat_ask(node_core *core, core_link link, core_member *member, con
     core_member_send_verdict(core, member, link);
 }
 
-void core_received_ask(node_core *core, core_link link, core_line *line, const wire_message *message)
+/* The worker that shook hands over this line; NULL: none has, and is told. */
+static core_target *speaker(node_core *core, core_link link, core_line *line, const wire_message *message)
 {
     core_target *target = core_target_speaking(line, message);
-    if (!target) {
-        core->statistics.ignored++;
-        core_send_error(core, link, message, "hello_missing", "a handshake before an ask", "none",
-                        "a decode worker that is not known");
-        return;
+    if (target) {
+        core_target_heard(core, target, line);
+        return target;
     }
-    core_target_heard(core, target, line);
-    core_supply *offer = core_supply_get(core, message->transfer_id);
+    core->statistics.ignored++;
+    core_send_error(core, link, message, "hello_missing", "a handshake before it", "none",
+                    base_format("%s of a decode worker that is not known", wire_type_name(message->type)));
+    return NULL;
+}
+
+void core_received_ask(node_core *core, core_link link, core_line *line, const wire_message *message)
+{
+    core_target *target = speaker(core, link, line, message);
+    core_supply *offer = target ? core_supply_get(core, message->transfer_id) : NULL;
     if (!offer)
         return;
     core_member *member = core_member_find(offer, message->sender);
@@ -245,19 +253,49 @@ static void settle(node_core *core, core_link link, core_member *member, const w
         send_waiting(core, link, message, verdict->attempt);
 }
 
+/*
+ * A worker that shook hands once and was given up since may not be let in again, but has to know that nothing is
+ * written to it any more. It gets an answer if that is so, and a late ask of it is refused. What is expected of
+ * it goes on. false: not so.
+ */
+static bool settle_apart(node_core *core, core_link link, core_line *line, const wire_message *message)
+{
+    const char *sender = message->sender;
+    if ((line && line->use != CORE_USE_NONE) || core_target_find(core, sender) || !core_name_key(core, sender))
+        return false;
+    core_supply *offer = core_supply_find(core, message->transfer_id);
+    core_member *member = offer ? core_member_find(offer, sender) : NULL;
+    if (member && member->pending) {
+        send_waiting(core, link, message, message->body.verdict.attempt);
+        return true;
+    }
+    if (member && member->state != CORE_MEMBER_SETTLED)
+        return false;
+    offer = offer ? offer : core_supply_get(core, message->transfer_id);
+    if (offer && !member && core->kept_members < core_kept_limit(core))
+        member = core_member_add(core, offer, sender);
+    if (member) {
+        bool held = offer->held;
+        offer->held = true;
+        settle(core, link, member, message);
+        offer->held = held;
+    }
+    return true;
+}
+
 void core_received_settle(node_core *core, core_link link, core_line *line, const wire_message *message)
 {
-    core_target *target = core_target_speaking(line, message);
-    if (target)
-        core_target_heard(core, target, line);
-    core_supply *offer = core_supply_get(core, message->transfer_id);
+    if (!core_target_speaking(line, message) && settle_apart(core, link, line, message))
+        return;
+    core_target *target = speaker(core, link, line, message);
+    core_supply *offer = target ? core_supply_get(core, message->transfer_id) : NULL;
     if (!offer)
         return;
     offer->held = true;
-    if (target && !*offer->engine_id && offer->state < CORE_SUPPLY_ENDED && claim(core, offer, target))
+    if (!*offer->engine_id && offer->state < CORE_SUPPLY_ENDED && claim(core, offer, target))
         note_replaced(core, offer);
     core_member *member = core_member_find(offer, message->sender);
-    if (!member && target && offer->pairing && offer->state < CORE_SUPPLY_ENDED &&
+    if (!member && offer->pairing && offer->state < CORE_SUPPLY_ENDED &&
         strcmp(offer->engine_id, target->engine_id) == 0)
         member = take_place(core, offer, target);
     if (!member && core->kept_members < core_kept_limit(core))

@@ -130,7 +130,8 @@ core_source *core_source_get(node_core *core, core_engine *engine, const wire_me
     if (core_dead(core, member->incarnation))
         return NULL;
     core_source *source = core_source_find(core, member->incarnation);
-    if (source && source->dead)
+    if (source && (source->dead || (source->engine && source->engine != engine) ||
+                   strcmp(source->engine_id, engine->id) != 0))
         return NULL;
     if (!source) {
         source = base_alloc(1, sizeof(*source));
@@ -141,7 +142,8 @@ core_source *core_source_get(node_core *core, core_engine *engine, const wire_me
         source->worker = member->worker;
         source->address = strdup(member->address);
         bool timed = source->address && core_timer_begin(core, &source->timer, on_time, source);
-        if (timed)
+        bool named = timed && core_name_keep(core, source->incarnation, core_address_key(source->address));
+        if (named)
             HASH_ADD_STR(core->sources, incarnation, source);
         if (!source->hh.tbl) {
             if (timed)
@@ -271,7 +273,7 @@ static core_source *find_replaced(node_core *core, const speaker *who)
     core_source *source, *next;
     HASH_ITER(hh, core->sources, source, next) {
         bool there = strcmp(source->address, who->address) == 0;
-        bool rank = who->worker && strcmp(source->engine_id, who->engine_id) == 0 &&
+        bool rank = who->worker && core_key_fits(core, source->address, core_address_key(who->address)) && strcmp(source->engine_id, who->engine_id) == 0 &&
                     memcmp(&source->worker, who->worker, sizeof(*who->worker)) == 0;
         if (!source->dead && (there || rank) && source->heard <= who->opened &&
             strcmp(source->incarnation, who->incarnation) != 0)
@@ -280,10 +282,12 @@ static core_source *find_replaced(node_core *core, const speaker *who)
     return NULL;
 }
 
-void core_sources_replaced(node_core *core, const char *address, const char *engine_id,
-                           const kvferry_worker *worker, const char *incarnation, uint64_t opened)
+void core_sources_replaced(node_core *core, const core_line *line, const char *engine_id,
+                           const kvferry_worker *worker, const char *incarnation)
 {
-    const speaker who = {address, engine_id, incarnation, worker, opened};
+    char address[WIRE_MAX_ADDRESS + 1]; /* the link may end with what it tells */
+    snprintf(address, sizeof(address), "%s", line->address);
+    const speaker who = {address, engine_id, incarnation, worker, line->opened};
     core_source *source;
     while ((source = find_replaced(core, &who)) != NULL) {
         char why[128];

@@ -216,13 +216,13 @@ void core_targets_documents(node_core *core)
 }
 
 /* What others in this rank were to ask for may be asked for by who speaks. */
-static void make_place(node_core *core, const wire_message *message)
+static void make_place(node_core *core, const char *key, const wire_message *message)
 {
     core_pairing *pairing, *next;
     HASH_ITER(hh, core->pairings, pairing, next) {
         size_t slot = slot_of(pairing, message->engine_id, &message->body.hello.worker);
         core_member *member;
-        if (slot == SIZE_MAX)
+        if (slot == SIZE_MAX || !core_key_fits(core, pairing->target->wire.members[slot].address, key))
             continue;
         DL_FOREACH2(pairing->slots[slot], member, slot_next) {
             if (strcmp(member->incarnation, message->sender) != 0)
@@ -231,27 +231,34 @@ static void make_place(node_core *core, const wire_message *message)
     }
 }
 
+/* Another worker that has the sender's rank; NULL: none. */
+static core_target *find_rank(node_core *core, const wire_message *message)
+{
+    core_target *target, *next;
+    HASH_ITER(hh, core->targets, target, next)
+        if (strcmp(target->engine_id, message->engine_id) == 0 &&
+            memcmp(&target->member.worker, &message->body.hello.worker, sizeof(kvferry_worker)) == 0 &&
+            strcmp(target->incarnation, message->sender) != 0)
+            return target;
+    return NULL;
+}
+
 /* Others that had this rank of the engine, as far as is known, are no more: what they asked for is settled. */
-static void replace(node_core *core, const wire_message *message)
+static void replace(node_core *core, const char *key, const wire_message *message)
 {
     const kvferry_worker *worker = &message->body.hello.worker;
     const char *text = "the decode worker was restarted";
     core_tombstone_remove(core, message->sender);
-    make_place(core, message);
-    core_target *target, *next_target;
-    HASH_ITER(hh, core->targets, target, next_target) {
-        if (strcmp(target->engine_id, message->engine_id) == 0 &&
-            memcmp(&target->member.worker, worker, sizeof(*worker)) == 0 &&
-            strcmp(target->incarnation, message->sender) != 0) {
-            core_tombstone_add(core, target->incarnation, false);
-            core_target_lost(core, target, "incarnation", text);
-            break;
-        }
+    make_place(core, key, message);
+    core_target *before = find_rank(core, message);
+    if (before) {
+        core_tombstone_add(core, before->incarnation, false);
+        core_target_lost(core, before, "incarnation", text);
     }
     core_pairing *pairing, *next;
     HASH_ITER(hh, core->pairings, pairing, next) {
         size_t slot = slot_of(pairing, message->engine_id, worker);
-        if (slot == SIZE_MAX)
+        if (slot == SIZE_MAX || !core_key_fits(core, pairing->target->wire.members[slot].address, key))
             continue;
         if (strcmp(pairing->target->wire.members[slot].incarnation, message->sender) != 0)
             core_tombstone_add(core, pairing->target->wire.members[slot].incarnation, false);
@@ -259,7 +266,8 @@ static void replace(node_core *core, const wire_message *message)
     }
 }
 
-static core_target *make_target(node_core *core, const wire_message *message, const wire_member *member)
+static core_target *make_target(node_core *core, const char *key, const wire_message *message,
+                                const wire_member *member)
 {
     const wire_hello *hello = &message->body.hello;
     core_target *target = base_alloc(1, sizeof(*target));
@@ -267,10 +275,12 @@ static core_target *make_target(node_core *core, const wire_message *message, co
         return NULL;
     memcpy(target->incarnation, message->sender, sizeof(target->incarnation));
     snprintf(target->engine_id, sizeof(target->engine_id), "%s", message->engine_id);
+    snprintf(target->key, sizeof(target->key), "%s", key);
     target->member.worker = member->worker;
     target->heard = core->now;
     target->binding = malloc(hello->binding_size + 1);
-    bool timed = target->binding && core_timer_begin(core, &target->timer, on_time, target);
+    bool timed = target->binding && core_name_keep(core, target->incarnation, key) &&
+                 core_timer_begin(core, &target->timer, on_time, target);
     if (timed)
         HASH_ADD_STR(core->targets, incarnation, target);
     if (!target->hh.tbl) {
@@ -287,8 +297,29 @@ static core_target *make_target(node_core *core, const wire_message *message, co
     return target;
 }
 
-static kvferry_status check_hello(node_core *core, const wire_message *message, core_roster **roster,
-                                  kvferry_report *report)
+/* Whether the sender may be who it says, by this key. A rank stays with its key while its worker is not lost. */
+static bool check_sender(node_core *core, const char *key, const wire_message *message, const wire_member *member,
+                         kvferry_report *report)
+{
+    const char *sender = message->sender;
+    if (!core_worker_speaks(core, message->engine_id, &message->body.hello.worker, sender, report))
+        return false;
+    if (!core->keyed)
+        return true;
+    if (!core_key_fits(core, member->address, key)) {
+        core_report_key(report, core_address_key(member->address), key, sender);
+        return false;
+    }
+    core_target *before = core_target_find(core, sender) ? NULL : find_rank(core, message);
+    if (before && !core_same_key(before->key, key)) {
+        core_report_key(report, before->key, key, sender);
+        return false;
+    }
+    return core_name_key(core, sender) || core_rosters_agree(core, sender, key, report);
+}
+
+static kvferry_status check_hello(node_core *core, const char *key, const wire_message *message,
+                                  core_roster **roster, kvferry_report *report)
 {
     const wire_hello *hello = &message->body.hello;
     if (strcmp(hello->engine, core->options.engine) != 0) {
@@ -309,8 +340,12 @@ static kvferry_status check_hello(node_core *core, const wire_message *message, 
     size_t index = core_roster_index(found, &hello->worker);
     if (strcmp(found->wire.engine_id, message->engine_id) == 0 && index != SIZE_MAX &&
         strcmp(found->wire.members[index].incarnation, message->sender) == 0) {
-        *roster = found;
-        return KVFERRY_OK;
+        if (check_sender(core, key, message, &found->wire.members[index], report)) {
+            *roster = found;
+            return KVFERRY_OK;
+        }
+        core_roster_release(core, found);
+        return KVFERRY_REFUSED;
     }
     core_roster_release(core, found);
     base_report_add(report, "roster_malformed", NULL, "the sender at its ranks", "another worker or none",
@@ -318,15 +353,16 @@ static kvferry_status check_hello(node_core *core, const wire_message *message, 
     return KVFERRY_REFUSED;
 }
 
-static void accept(node_core *core, core_link link, const wire_message *message, core_roster *roster)
+static void accept(node_core *core, core_link link, const char *key, const wire_message *message,
+                   core_roster *roster)
 {
     size_t index = core_roster_index(roster, &message->body.hello.worker);
     core_target *target = core_target_find(core, message->sender);
     if (!target) {
-        replace(core, message);
-        target = make_target(core, message, &roster->wire.members[index]);
+        replace(core, key, message);
+        target = make_target(core, key, message, &roster->wire.members[index]);
     }
-    core_line *line = target ? core_line_accept(core, link) : NULL;
+    core_line *line = target ? core_line_accept(core, link, key) : NULL;
     if (!line || (line->use != CORE_USE_NONE && line->use != CORE_USE_TARGET)) {
         core_roster_release(core, roster);
         return;
@@ -341,7 +377,7 @@ static void accept(node_core *core, core_link link, const wire_message *message,
         core_roster_fetch(core, roster, line);
 }
 
-void core_received_hello(node_core *core, core_link link, const wire_message *message)
+void core_received_hello(node_core *core, core_link link, const char *key, const wire_message *message)
 {
     const char *expects = message->body.hello.expects;
     if (*expects && strcmp(expects, core->incarnation) != 0) {
@@ -358,11 +394,11 @@ void core_received_hello(node_core *core, core_link link, const wire_message *me
     core_roster *roster = NULL;
     if (kvferry_report_create(&report) != KVFERRY_OK)
         return;
-    kvferry_status status = check_hello(core, message, &roster, report);
+    kvferry_status status = check_hello(core, key, message, &roster, report);
     if (status == KVFERRY_REFUSED)
         refuse(core, link, message, report);
     else if (status == KVFERRY_OK)
-        accept(core, link, message, roster);
+        accept(core, link, key, message, roster);
     kvferry_report_free(report);
 }
 

@@ -329,6 +329,8 @@ bool node_links_receive(node_links *links, core_link *link, zmq_msg_t *message)
     return links_in_receive(links, link, message) || links_out_receive(links, link, message);
 }
 
+const char *node_links_key(zmq_msg_t *message) { return zmq_msg_gets(message, "User-Id"); }
+
 bool node_links_busy(const node_links *links)
 {
     return links->router_dirty || links->router_monitor_dirty || links->zap_dirty || links->dirty ||

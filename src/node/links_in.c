@@ -2,6 +2,7 @@
 /* Links that peers open: connections of the ROUTER, known by the identity that it gives each. */
 #include "node/links_internal.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* A peer that goes without a word leaves its link here until something is sent to it, so there is a
@@ -32,7 +33,7 @@ static void lose(links_link *link)
     links_end(link, CORE_LINK_LOST);
 }
 
-static links_link *add(node_links *links, const void *identity, size_t size)
+static links_link *add(node_links *links, const void *identity, size_t size, const char *key)
 {
     if (links->incoming >= most_incoming(links))
         lose(links->ages);
@@ -41,6 +42,7 @@ static links_link *add(node_links *links, const void *identity, size_t size)
         return NULL;
     links->last_even += 2;
     link->incoming = true;
+    snprintf(link->key, sizeof(link->key), "%s", key);
     memcpy(link->identity, identity, size);
     link->identity_size = (unsigned)size;
     HASH_ADD(by_identity, links->by_identity, identity, link->identity_size, link);
@@ -54,16 +56,21 @@ static links_link *add(node_links *links, const void *identity, size_t size)
     return link;
 }
 
-static links_link *link_of(node_links *links, zmq_msg_t *identity)
+static links_link *link_of(node_links *links, zmq_msg_t *identity, zmq_msg_t *message)
 {
     const void *data = zmq_msg_data(identity);
     size_t size = zmq_msg_size(identity);
+    const char *key = links->options.keys ? node_links_key(message) : NULL;
     links_link *link = NULL;
     if (size == 0 || size > LINKS_IDENTITY_MAX)
         return NULL;
     HASH_FIND(by_identity, links->by_identity, data, (unsigned)size, link);
+    if (link && strcmp(link->key, key ? key : "") != 0) { /* another connection has taken the identity */
+        lose(link);
+        link = NULL;
+    }
     if (!link)
-        return add(links, data, size);
+        return add(links, data, size, key ? key : "");
     DL_DELETE2(links->ages, link, age_prev, age_next);
     DL_APPEND2(links->ages, link, age_prev, age_next);
     return link;
@@ -102,7 +109,7 @@ static bool receive(node_links *links, links_link **link, zmq_msg_t *message)
     if (!body || more)
         links->malformed++;
     else
-        *link = link_of(links, &identity);
+        *link = link_of(links, &identity, message);
     zmq_msg_close(&identity);
     return true;
 }

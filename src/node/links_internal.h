@@ -40,6 +40,7 @@ typedef struct links_link {
     /* incoming */
     unsigned char identity[LINKS_IDENTITY_MAX];
     unsigned identity_size;
+    char key[NODE_KEY_TEXT]; /* of the connection; "" without keys */
     UT_hash_handle by_identity;
     struct links_link *age_prev, *age_next; /* in `ages`, the longest silent first */
 

@@ -71,13 +71,14 @@ static bool zap_receive(void *socket, zap_frame *frames, bool *good)
     return true;
 }
 
-static void zap_answer(void *socket, const zap_frame *id, bool allowed)
+/* The key in words is the peer's user id: messages that come by its connection have it. */
+static void zap_answer(void *socket, const zap_frame *id, bool allowed, const char *key)
 {
     zmq_send(socket, "1.0", 3, ZMQ_SNDMORE);
     zmq_send(socket, id->data, id->size, ZMQ_SNDMORE);
     zmq_send(socket, allowed ? "200" : "400", 3, ZMQ_SNDMORE);
     zmq_send(socket, allowed ? "OK" : "key not allowed", allowed ? 2 : 15, ZMQ_SNDMORE);
-    zmq_send(socket, "", 0, ZMQ_SNDMORE);
+    zmq_send(socket, key, allowed ? strlen(key) : 0, ZMQ_SNDMORE);
     zmq_send(socket, "", 0, 0);
 }
 
@@ -88,18 +89,18 @@ void links_zap_turn(node_links *links)
     while (zap_receive(links->zap, frames, &good)) {
         const unsigned char *key = (const unsigned char *)frames[ZAP_KEY].data;
         bool allowed = good && links_key_allowed(links, key);
+        char text[NODE_KEY_TEXT] = "";
+        if (good)
+            node_key_format(key, text);
         if (!allowed) {
-            char text[NODE_KEY_TEXT] = "";
             links->refused_keys++;
-            if (good)
-                node_key_format(key, text);
             if (node_once_first(&links->once, "key", text))
                 links->options.log(
                     links->options.log_context, KVFERRY_LOG_WARNING,
                     "refused the key %s of %.*s: it is not in the list of allowed keys", text,
                     (int)frames[ZAP_ADDRESS].size, frames[ZAP_ADDRESS].data);
         }
-        zap_answer(links->zap, &frames[ZAP_ID], allowed);
+        zap_answer(links->zap, &frames[ZAP_ID], allowed, text);
     }
     links->zap_dirty = zmq_errno() != EAGAIN;
 }

@@ -41,7 +41,7 @@ typedef struct rig_node {
     node_core *core;    /* NULL: dead, or never born */
     kvferry_layout *layout;
     rig_shape shape;
-    char address[64], incarnation[17], engine[16];
+    char address[128], incarnation[17], engine[16], key[65]; /* key: "" without keys */
     uint8_t *memory;
     size_t memory_size;
     unsigned life;      /* counts restarts */
@@ -85,6 +85,7 @@ typedef struct rig {
     /* Whether a message is lost; NULL: none. */
     bool (*loses)(struct rig *rig, size_t from, size_t to, wire_type type);
     bool doubles;             /* every message arrives twice */
+    bool keyed;               /* nodes that are made from now on have keys */
     void (*own)(bool own);    /* told where the rig allocates, and no core; NULL: nobody asks */
     unsigned own_depth;
     size_t sent[WIRE_TYPES];  /* messages that were delivered */
@@ -145,7 +146,12 @@ static inline void rig_birth(rig *r, size_t index)
     rig_node *node = &r->nodes[index];
     core_options options = r->options;
     snprintf(node->incarnation, sizeof(node->incarnation), "%08x%08x", (unsigned)index + 1, ++node->life);
-    snprintf(node->address, sizeof(node->address), "tcp://127.0.0.1:%u", 7000 + (unsigned)index);
+    if (r->keyed && !*node->key)
+        snprintf(node->key, sizeof(node->key), "%064zx", 0xace0 + index);
+    char host[40];
+    int length = snprintf(host, sizeof(host), "tcp://127.0.0.1:%u%s", 7000 + (unsigned)index, *node->key ? "/" : "");
+    memcpy(node->address, host, sizeof(host));
+    memcpy(node->address + length, node->key, sizeof(node->key));
     options.address = node->address;
     options.incarnation = node->incarnation;
     options.seed = r->seed++;
@@ -458,7 +464,8 @@ static inline void rig_run(rig *r)
             else if (letter->lost)
                 core_link_ended(node->core, letter->link, CORE_LINK_LOST, r->now);
             else
-                core_received(node->core, letter->link, letter->data, letter->size, r->now);
+                core_received(node->core, letter->link, r->nodes[letter->from].key, letter->data,
+                              letter->size, r->now);
         }
         free(letter->data);
         free(letter);

@@ -59,8 +59,8 @@ static void take_messages(thread_turn *turn, uint64_t now)
 {
     for (size_t i = 0; i < turn->message_count; i++) {
         zmq_msg_t *data = &turn->messages[i].data;
-        core_received(turn->node->core, turn->messages[i].link, zmq_msg_data(data),
-                      zmq_msg_size(data), now);
+        core_received(turn->node->core, turn->messages[i].link, node_links_key(data),
+                      zmq_msg_data(data), zmq_msg_size(data), now);
         zmq_msg_close(data);
     }
 }
