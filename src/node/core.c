@@ -103,6 +103,17 @@ void core_free(node_core *core)
 
 /* --- messages -------------------------------------------------------------------------------------------- */
 
+/* What was to be reached over the line speaks another version; who spoke over one opened later came later. */
+static void other_version(node_core *core, core_line *line, const kvferry_report *report)
+{
+    if (!line || *line->peer)
+        return;
+    if (line->use == CORE_USE_GREETER)
+        core_engine_fail(core, line->user, report);
+    else if (line->use == CORE_USE_SOURCE)
+        core_source_other_version(core, line->user, report);
+}
+
 /* A message that cannot be read, or of another major version. */
 static void bad_message(node_core *core, core_link link, core_line *line, kvferry_status status,
                         const wire_message *message, const kvferry_report *report)
@@ -110,10 +121,14 @@ static void bad_message(node_core *core, core_link link, core_line *line, kvferr
     if (status == KVFERRY_NO_MEMORY)
         return;
     core->statistics.malformed++;
-    core_log(core, KVFERRY_LOG_DEBUG, "engine %s, worker %s: %s", message->engine_id, message->sender,
-             core_reasons_text(report, "a message that cannot be read"));
-    if (status == KVFERRY_UNSUPPORTED && line && line->use == CORE_USE_GREETER)
-        core_engine_fail(core, line->user, report);
+    if (status == KVFERRY_UNSUPPORTED && message->major != WIRE_MAJOR) {
+        core_refused(core, *message->engine_id ? message->engine_id : "unknown",
+                     *message->sender ? message->sender : "unknown", report);
+        other_version(core, line, report);
+    } else {
+        core_log(core, KVFERRY_LOG_DEBUG, "engine %s, worker %s: %s", message->engine_id, message->sender,
+                 core_reasons_text(report, "a message that cannot be read"));
+    }
     if (message->type == WIRE_ERROR)
         return;
     core_send_reasons(core, link, message, report);

@@ -77,6 +77,8 @@ void core_source_leave(node_core *core, core_source *source);
 void core_source_heard(node_core *core, core_source *source);
 void core_source_send(node_core *core, core_source *source, wire_message *message);
 void core_source_welcome(node_core *core, core_source *source, const wire_message *message);
+/* Over a link that was opened after it last spoke somebody speaks another version: it is no more. */
+void core_source_other_version(node_core *core, core_source *source, const kvferry_report *reasons);
 /* `lingers`: what it sent may still arrive. */
 void core_source_died(node_core *core, core_source *source, bool lingers, const char *code, const char *text);
 void core_source_again(node_core *core, core_source *source);

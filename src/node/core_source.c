@@ -297,6 +297,13 @@ void core_sources_replaced(node_core *core, const core_line *line, const char *e
     }
 }
 
+void core_source_other_version(node_core *core, core_source *source, const kvferry_report *reasons)
+{
+    char why[256];
+    snprintf(why, sizeof(why), "%s", core_reasons_text(reasons, "another version of the protocol is spoken there"));
+    core_source_died(core, source, true, core_reasons_code(reasons, "message_version"), why);
+}
+
 void core_source_line_ended(node_core *core, core_line *line, core_link_end how)
 {
     core_source *source = line->user;

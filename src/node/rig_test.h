@@ -11,6 +11,7 @@
 
 #include "node/core.h"
 #include "node/rig_layout_test.h"
+#include "node/rig_version_test.h"
 #include "test.h"
 
 enum {
@@ -50,6 +51,7 @@ typedef struct rig_node {
     bool deaf_cancel;   /* its writes do not end when canceled */
     bool damaged;       /* its checksums are wrong */
     bool reaches_nobody; /* its transfer engine */
+    const unsigned char *version; /* major and minor, that it and others speak to each other; NULL: this one's */
     rig_write writes[RIG_WRITES];
     size_t write_count; /* all that were begun */
     uint64_t peers[256]; /* node by the core's peer number */
@@ -275,6 +277,12 @@ static inline void rig_open(rig *r, size_t from, const core_effect *effect)
     r->next_in += 2;
 }
 
+static inline const unsigned char *rig_version(const rig *r, size_t from, size_t to)
+{
+    const unsigned char *odd = r->nodes[from].version;
+    return from == to ? NULL : odd ? odd : r->nodes[to].version;
+}
+
 static inline void rig_deliver(rig *r, size_t from, const core_effect *effect)
 {
     for (size_t i = 0; i < r->link_count; i++) {
@@ -293,12 +301,11 @@ static inline void rig_deliver(rig *r, size_t from, const core_effect *effect)
             return;
         for (int copy = 0; copy < (r->doubles ? 2 : 1); copy++) {
             r->sent[type]++;
-            void *data = malloc(effect->size);
-            assert_non_null(data);
-            memcpy(data, effect->data, effect->size);
+            size_t size = effect->size;
+            void *data = rig_in_version(rig_version(r, from, to), effect->data, &size);
             rig_post(r, (rig_letter){.to = to, .from = from, .life = out ? link->to_life : link->from_life,
                                      .link = out ? link->in : link->out, .data = data,
-                                     .size = effect->size});
+                                     .size = size});
         }
         return;
     }
