@@ -139,7 +139,7 @@ static void a_strange_version_of_one_that_has_spoken_ends_nothing(void **state)
     assert_int_equal(rig_ask(r, d, "t", p, 1, 8), KVFERRY_OK);
     for (size_t i = 0; i < r->link_count; i++)
         if (r->links[i].open && r->links[i].from == d)
-            core_received(r->nodes[d].core, r->links[i].out, strange, sizeof(strange) - 1, r->now);
+            core_received(r->nodes[d].core, r->links[i].out, "", strange, sizeof(strange) - 1, r->now);
     rig_quiet(r, d);
     refused_for_version(r, d);
     rig_finish(r, p, KVFERRY_OK);
