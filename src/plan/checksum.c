@@ -3,11 +3,30 @@
 
 #include <string.h>
 
-#define XXH_STATIC_LINKING_ONLY
 #include <xxhash.h>
 
 #include "layout/tree.h"
 #include "plan/expand.h"
+
+plan_sum *plan_sum_create(void)
+{
+    plan_sum *sum = XXH3_createState();
+    if (sum)
+        XXH3_64bits_reset(sum);
+    return sum;
+}
+
+void plan_sum_free(plan_sum *sum)
+{
+    XXH3_freeState(sum);
+}
+
+uint64_t plan_sum_value(const plan_sum *sum)
+{
+    return XXH3_64bits_digest(sum);
+}
+
+/* --- the walk --------------------------------------------------------------------------------- */
 
 enum { CHECKSUM_DIMS = LAYOUT_MAX_AXES };
 
@@ -23,13 +42,13 @@ typedef struct checksum_walk {
     checksum_dim dims[CHECKSUM_DIMS]; /* inside a state, outermost first */
     uint32_t dim_count;
     uint64_t bytes; /* that lie together under the dims */
-    XXH3_state_t state;
+    plan_sum *sum;
 } checksum_walk;
 
 static void add_dims(checksum_walk *walk, uint32_t dim, const unsigned char *at)
 {
     if (dim == walk->dim_count) {
-        XXH3_64bits_update(&walk->state, at, walk->bytes);
+        XXH3_64bits_update(walk->sum, at, walk->bytes);
         return;
     }
     for (uint64_t i = 0; i < walk->dims[dim].count; i++)
@@ -41,7 +60,7 @@ static void add_states(checksum_walk *walk, uint64_t page, uint64_t state, uint6
 {
     const unsigned char *at = walk->first + page * walk->page_stride + state * walk->state_stride;
     if (walk->dim_count == 0 && walk->state_stride == walk->bytes) {
-        XXH3_64bits_update(&walk->state, at, walk->bytes * count);
+        XXH3_64bits_update(walk->sum, at, walk->bytes * count);
         return;
     }
     for (uint64_t i = 0; i < count; i++)
@@ -157,16 +176,16 @@ static kvferry_status add_wanted(checksum_walk *walk, const expand_job *job,
 
 kvferry_status plan_checksum(const kvferry_plan *plan, size_t source, size_t piece, bool of_source,
                              const kvferry_layout *own, const void *memory,
-                             const kvferry_request *request, uint64_t *value)
+                             const kvferry_request *request, plan_sum *sum)
 {
     const kvferry_piece *what = kvferry_plan_piece(plan, source, piece);
-    if (!what || !own || !memory || !request || !value)
+    if (!what || !own || !memory || !request || !sum)
         return KVFERRY_INVALID;
     const plan_source *from = &plan->sources[source];
     const plan_pair *pair = &from->pairs[piece];
     const kvferry_stream *stream =
         kvferry_layout_stream(own, of_source ? what->source_stream : what->target_stream);
-    checksum_walk walk = {0};
+    checksum_walk walk = {.sum = sum};
     if (!stream || !prepare(&walk, own, stream, what, of_source ? pair->axes : NULL, memory))
         return KVFERRY_INVALID;
     const expand_job job = {plan, from, request, NULL};
@@ -178,9 +197,5 @@ kvferry_status plan_checksum(const kvferry_plan *plan, size_t source, size_t pie
                       : expand_table(request->source, request->source_count, tables.own->name);
     if (tables.to && !tables.from)
         return KVFERRY_REFUSED;
-    XXH3_64bits_reset(&walk.state);
-    kvferry_status status = tables.to ? add_wanted(&walk, &job, &tables) : KVFERRY_OK;
-    if (status == KVFERRY_OK)
-        *value = XXH3_64bits_digest(&walk.state);
-    return status;
+    return tables.to ? add_wanted(&walk, &job, &tables) : KVFERRY_OK;
 }

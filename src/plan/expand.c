@@ -417,21 +417,31 @@ static uint64_t bound_walk(const expand_job *job, const plan_walk *walk,
     return bound_states(walk, tokens, stretches);
 }
 
+uint64_t expand_copies(const expand_job *job)
+{
+    const kvferry_request *request = job->request;
+    uint64_t total = 0;
+    for (uint32_t i = 0; i < job->source->walk_count; i++) {
+        const plan_walk *walk = &job->source->walks[i];
+        const kvferry_block_table *table =
+            expand_table(request->target, request->target_count, walk->target_name);
+        if (table)
+            total = add_up(total, bound_walk(job, walk, table));
+    }
+    return total;
+}
+
+/* The buffer is also the scratch space of the check. */
+uint64_t expand_scratch(const kvferry_plan *plan)
+{
+    return base_max(base_ceil_div(plan->scratch_bits / 8, sizeof(kvferry_copy)), 1);
+}
+
 size_t kvferry_plan_expand_bound(const kvferry_plan *plan, size_t source,
                                  const kvferry_request *request)
 {
     if (!valid_request(plan, source, request))
         return 0;
     const expand_job job = {plan, &plan->sources[source], request, NULL};
-    uint64_t total = 0;
-    for (uint32_t i = 0; i < job.source->walk_count; i++) {
-        const plan_walk *walk = &job.source->walks[i];
-        const kvferry_block_table *table =
-            expand_table(request->target, request->target_count, walk->target_name);
-        if (table)
-            total = add_up(total, bound_walk(&job, walk, table));
-    }
-    /* The buffer is also the scratch space of the check. */
-    uint64_t scratch = base_ceil_div(plan->scratch_bits / 8, sizeof(kvferry_copy));
-    return (size_t)base_max(base_max(total, scratch), 1);
+    return (size_t)base_max(expand_copies(&job), expand_scratch(plan));
 }

@@ -25,6 +25,10 @@ bool expand_wanted(const expand_job *job, const plan_group *target,
  * room for the plan's scratch_bits. */
 bool expand_check(const expand_job *job, uint64_t *scratch);
 
+/* How many copies the request makes at most, and how many elements of a buffer the check needs for itself. */
+uint64_t expand_copies(const expand_job *job);
+uint64_t expand_scratch(const kvferry_plan *plan);
+
 /* The one block of a state or ring group that is not null. */
 uint32_t expand_live_block(const plan_group *group, const kvferry_block_table *table);
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "naive.h"
+#include "plan/slice.h"
 
 typedef struct run_state {
     const random_spec *spec;
@@ -175,6 +176,24 @@ static void expand_and_move(run_state *run, const kvferry_plan *plan, size_t sou
     free(copies);
 }
 
+/* As one, or in slices. */
+static void move_request(run_state *run, const kvferry_plan *plan, size_t source, const kvferry_request *request,
+                         random_memory *target)
+{
+    plan_cursor cursor = {0};
+    plan_slice slice;
+    uint64_t copies = (run->spec->seed + request->target_tokens) % 8;
+    if (copies >= 4) {
+        expand_and_move(run, plan, source, request, target);
+        return;
+    }
+    if (plan_slice_check(plan, source, request, run->report) != KVFERRY_OK)
+        finding_set(run->finding, "request_refused", "request %s, source %zu: the check of the whole",
+                    request->transfer_id, source);
+    while (!failed(run) && plan_slice_next(plan, source, request, copies, &cursor, &slice))
+        expand_and_move(run, plan, source, &slice.request, target);
+}
+
 /* The second opinion: what the reference planner would copy lies where it would put it. */
 static void compare_with_naive(run_state *run, const kvferry_request *request,
                                random_memory *target, bool move)
@@ -256,7 +275,7 @@ static void run_target(run_state *run, size_t index)
         move_begin(&target);
         run->totals->requests++;
         for (size_t s = 0; s < run->sides[SOURCE].count && plan && !failed(run); s++)
-            expand_and_move(run, plan, s, &built.request, &target);
+            move_request(run, plan, s, &built.request, &target);
         if (plan && !failed(run))
             run_checksums(plan, run->sources, &target, &built.request, run->finding);
         if (!failed(run) && (run->naive || spec->seed % 4 == 0))
