@@ -75,7 +75,8 @@ typedef struct kvferry_node_options {
     /* Limits. */
     uint32_t max_transfers;    /* of each side, that have not been released; default 65,536 */
     uint32_t max_peers;        /* workers of other engines; default 4,096 */
-    uint64_t max_peer_copies;  /* expanded and not yet done, to one peer; default 1,048,576 */
+    uint64_t max_peer_copies;  /* expanded and not yet done, to one peer; default 1,048,576. A request of more
+                                  moves a part at a time; one block must fit */
     uint64_t max_message_bytes;/* default 16 MiB */
 
     bool verify; /* asks carry it: checksums of what the sources hold are compared with what arrived */

@@ -2,8 +2,14 @@
 #include "node/node_internal.h"
 #include "plan/checksum.h"
 
-kvferry_status node_checksum(void *context, const kvferry_plan *plan, size_t source, size_t piece,
-                             kvferry_side side, const kvferry_request *request, uint64_t *value)
+static void *begin(void *context)
+{
+    (void)context;
+    return plan_sum_create();
+}
+
+static kvferry_status add(void *context, void *sum, const kvferry_plan *plan, size_t source, size_t piece,
+                          kvferry_side side, const kvferry_request *request)
 {
     const kvferry_node *node = context;
     const kvferry_piece *what = kvferry_plan_piece(plan, source, piece);
@@ -17,5 +23,15 @@ kvferry_status node_checksum(void *context, const kvferry_plan *plan, size_t sou
     if (node->device[stream->segment])
         return KVFERRY_UNSUPPORTED;
     return plan_checksum(plan, source, piece, of_source, node->layout,
-                         node->segments[stream->segment], request, value);
+                         node->segments[stream->segment], request, sum);
 }
+
+static uint64_t end(void *context, void *sum)
+{
+    uint64_t value = plan_sum_value(sum);
+    (void)context;
+    plan_sum_free(sum);
+    return value;
+}
+
+const core_checksums node_checksums = {begin, add, end};

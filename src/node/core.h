@@ -15,6 +15,15 @@
 
 typedef struct node_core node_core;
 
+/* Checksums for verify, of what this node's own segments hold. Called inside core_next_effect. */
+typedef struct core_checksums {
+    void *(*begin)(void *context); /* of no bytes; NULL: out of memory */
+    /* Adds what a request, which may be a part of one, wants of a piece of a plan. */
+    kvferry_status (*add)(void *context, void *sum, const kvferry_plan *plan, size_t source, size_t piece,
+                          kvferry_side side, const kvferry_request *request);
+    uint64_t (*end)(void *context, void *sum); /* its value; frees it */
+} core_checksums;
+
 typedef struct core_options { /* as in kvferry_node_options; all set */
     uint64_t lease_ns, transfer_ns, connect_ns, early_ns, retry_ns, silence_ns, linger_ns, remember_ns;
     uint32_t max_transfers, max_peers;
@@ -29,11 +38,8 @@ typedef struct core_options { /* as in kvferry_node_options; all set */
     void (*log)(void *context, kvferry_log_level level, const char *line);
     void *log_context;
     kvferry_log_level log_level;
-    /* Checksums for verify: of one piece of a plan, over the bytes that a request wants of it, in this node's own
-     * segments. NULL: verify is refused. Called inside core_* calls. */
-    kvferry_status (*checksum)(void *context, const kvferry_plan *plan, size_t source, size_t piece,
-                               kvferry_side side, const kvferry_request *request, uint64_t *value);
-    void *checksum_context;
+    const core_checksums *checksums; /* NULL: verify is refused */
+    void *checksums_context;
 } core_options;
 
 /* `layout` is copied by its bytes. */
@@ -83,7 +89,10 @@ typedef struct core_effect {
     uint64_t deadline_ns;
 } core_effect;
 
-/* The next effect; false: none. What it points to is valid until the next core_* call. */
+/*
+ * The next effect; false: none. What it points to is valid until the next core_* call. Does a bounded part of what
+ * takes long (expanding, checksums): where more is left, core_next_time is now.
+ */
 bool core_next_effect(node_core *core, core_effect *effect);
 
 /* --- what happens ------------------------------------------------------------------------------------ */

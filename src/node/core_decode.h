@@ -112,6 +112,9 @@ struct core_part {
     bool told;      /* it needs to hear no more */
     bool arrived;   /* it is dead, and its last bytes were waited for */
     uint64_t copies, bytes;
+    bool verifies; /* it is written, and checksums are being made and compared with those that its source sent */
+    core_sum sum;
+    wire_verdict said; /* its checksums are the part's */
     core_part *prev, *next; /* of the source */
 };
 
@@ -154,8 +157,10 @@ void core_part_close(node_core *core, core_part *part);
 /* Its source was replaced by another incarnation. false: that ends the request; else the other will be asked. */
 bool core_part_survives(node_core *core, core_part *part);
 void core_part_confirm(node_core *core, core_part *part, bool told);
-kvferry_status core_part_verify(node_core *core, core_part *part, const wire_verdict *verdict,
-                                kvferry_report *report);
+/* Begins to compare checksums; then it is done, or the request fails. */
+void core_part_verify(node_core *core, core_part *part, const wire_verdict *verdict);
+void core_part_leave_sum(node_core *core, core_part *part);
+void core_part_done(node_core *core, core_part *part, uint64_t copies, uint64_t bytes);
 kvferry_status core_supply_abort(node_core *core, const char *transfer_id);
 kvferry_status core_request_abort(node_core *core, const char *transfer_id);
 void core_requests_free(node_core *core);

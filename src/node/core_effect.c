@@ -52,13 +52,15 @@ static core_action *take(node_core *core)
 
 bool core_next_effect(node_core *core, core_effect *effect)
 {
-    core_action *action;
-    while ((action = take(core)) != NULL) {
-        if (action->skip)
-            continue;
-        *effect = action->effect;
-        return true;
-    }
+    do {
+        core_action *action;
+        while ((action = take(core)) != NULL) {
+            if (action->skip)
+                continue;
+            *effect = action->effect;
+            return true;
+        }
+    } while (core_job_turn(core));
     return false;
 }
 

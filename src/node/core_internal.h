@@ -12,6 +12,7 @@
  *   core_write.c     prefill: writes                      core_request.c  decode: asks
  *   core_part.c      decode: one source of an ask         core_status.c   counts and state for people
  *   core_words.c     reasons, log lines, the dead         core_name.c     whose key is whose
+ *   core_job.c       long work, a little at a time        core_sum.c      checksums for verify
  */
 #ifndef KVFERRY_NODE_CORE_INTERNAL_H
 #define KVFERRY_NODE_CORE_INTERNAL_H
@@ -24,6 +25,7 @@
 #include <utlist.h>
 
 #include "node/core.h"
+#include "plan/slice.h"
 
 #define CORE_ID (WIRE_MAX_ID + 1)
 #define CORE_CODE 64
@@ -89,6 +91,44 @@ void core_action_queue(node_core *core, core_action *action);
 /* Frees `object` (with `inner` before it) once `action`, which sits in it, was taken; at once if it does not wait. */
 void core_action_free(core_action *action, void *inner, void *object);
 void core_effects_free(node_core *core);
+
+/* --- long work: core_job.c ------------------------------------------------------------------------ */
+
+/* Sits inside of what it is for. `run` does a little of it, says how much with core_spend, and may end that. */
+typedef struct core_job {
+    void (*run)(node_core *core, void *owner);
+    void *owner;
+    bool queued;
+    struct core_job *prev, *next;
+} core_job;
+
+/* Behind all others, unless it is queued. */
+void core_job_queue(node_core *core, core_job *job);
+void core_job_stop(node_core *core, core_job *job);
+/* In nanoseconds, about. */
+void core_spend(node_core *core, uint64_t cost);
+/* Runs the first of them. false: there is none, or enough was done for this time. */
+bool core_job_turn(node_core *core);
+
+/* --- checksums for verify: core_sum.c ------------------------------------------------------------- */
+
+/* Checksums of all pieces that a source sends for a request. Sits inside of what it is for. */
+typedef struct core_sum {
+    core_job job;
+    void (*over)(node_core *core, void *owner, kvferry_status status); /* may end it */
+    void *owner;
+    const kvferry_plan *plan;
+    size_t source, piece, count;
+    kvferry_side side;
+    kvferry_request request; /* its tables stay */
+    plan_cursor cursor;
+    void *open;              /* of the piece */
+    wire_checksum *values;   /* of the pieces before */
+} core_sum;
+
+/* false: out of memory. `over` is called later, once, unless it is ended before. */
+bool core_sum_begin(node_core *core, core_sum *sum);
+void core_sum_end(node_core *core, core_sum *sum);
 
 /* --- events: core_event.c ------------------------------------------------------------------------ */
 
@@ -330,6 +370,8 @@ struct node_core {
     core_timer **heap;
     size_t heap_count, heap_capacity, timer_count;
     core_action *first_action, *last_action, *taken;
+    core_job *jobs;
+    uint64_t spent; /* on jobs since there was last nothing to do */
     core_event *first_event, *last_event;
 
     core_document *documents;

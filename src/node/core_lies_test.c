@@ -257,7 +257,7 @@ static void checksums_are_of_pieces_that_the_plan_has(void **state)
     (void)state;
     rig *r = rig_create();
     r->options.verify = true;
-    r->options.checksum = rig_checksum;
+    r->options.checksums = &rig_checksums;
     size_t p = rig_engine(r, "prefill", 1, 1), d = rig_engine(r, "decode", 1, 1);
     connect_to(r, d, p);
     r->loses = is_verdict;

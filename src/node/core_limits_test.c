@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is refused, what waits its turn, what is remembered, and what verify finds. */
+/* What is refused, what is remembered, and what verify finds. */
 #include "node/rig_test.h"
 
 static kvferry_node_statistics counts_of(rig *r, size_t index)
@@ -143,37 +143,6 @@ static void early_asks_are_bounded_and_the_oldest_goes(void **state)
     rig_free(r);
 }
 
-static void copies_to_one_peer_wait_their_turn(void **state)
-{
-    (void)state;
-    rig *r = rig_create();
-    two t = begin_with(r, false);
-    core_free(r->nodes[t.p].core);
-    r->options.max_peer_copies = 11;
-    rig_birth(r, t.p);
-    r->nodes[t.p].hold = true;
-    const char *ids[] = {"a", "b", "c"};
-    for (uint32_t i = 0; i < 3; i++) {
-        assert_int_equal(rig_offer(r, t.p, ids[i], 5, 8, KVFERRY_READY), KVFERRY_OK);
-        assert_int_equal(rig_ask(r, t.d, ids[i], t.p, 1 + 2 * i, 8), KVFERRY_OK);
-    }
-    assert_int_equal(r->nodes[t.p].write_count, 1); /* 4 copies of up to 8 */
-    rig_wait(r, 2 * RIG_SILENCE_MS);
-    rig_quiet(r, t.d);
-    assert_int_equal(core_abort(r->nodes[t.d].core, KVFERRY_SIDE_DECODE, "b", r->now), KVFERRY_OK);
-    rig_expect_end(r, t.d, "b", KVFERRY_OUTCOME_ABORTED, "target_aborted"); /* one that waits can go */
-    rig_expect_released(r, t.d, "b", KVFERRY_OUTCOME_ABORTED, "target_aborted");
-    rig_finish(r, t.p, KVFERRY_OK);
-    rig_expect_done(r, t.d, "a");
-    assert_int_equal(r->nodes[t.p].write_count, 2);
-    rig_finish(r, t.p, KVFERRY_OK);
-    rig_expect_done(r, t.d, "c");
-    assert_int_equal(rig_offer(r, t.p, "d", 5, 40, KVFERRY_READY), KVFERRY_OK);
-    assert_int_equal(rig_ask(r, t.d, "d", t.p, 1, 40), KVFERRY_OK); /* never its turn */
-    rig_expect_end(r, t.d, "d", KVFERRY_OUTCOME_FAILED, "too_many_copies");
-    rig_free(r);
-}
-
 static void one_offer_serves_one_decode_engine(void **state)
 {
     (void)state;
@@ -218,7 +187,7 @@ static two begin_verified(void)
 {
     rig *r = rig_create();
     r->options.verify = true;
-    r->options.checksum = rig_checksum;
+    r->options.checksums = &rig_checksums;
     two t = {.r = r};
     t.p = rig_engine(r, "prefill", 2, 1);
     t.d = rig_engine(r, "decode", 1, 1);
@@ -264,7 +233,7 @@ static void verify_needs_memory_that_can_be_read(void **state)
     size_t blind = rig_engine(r, "blind", 1, 1);
     assert_int_equal(rig_ask(r, blind, "t", p, 9, 8), KVFERRY_REFUSED);
     assert_true(rig_reports(r, "verify_unsupported"));
-    r->options.checksum = rig_checksum;
+    r->options.checksums = &rig_checksums;
     size_t d = rig_engine(r, "decode", 1, 1);
     assert_int_equal(rig_offer(r, p, "t", 5, 8, KVFERRY_READY), KVFERRY_OK);
     assert_int_equal(rig_ask(r, d, "t", p, 9, 8), KVFERRY_OK);
@@ -298,7 +267,6 @@ int main(void)
         cmocka_unit_test(a_request_that_the_source_cannot_serve_is_refused_with_all_reasons),
         cmocka_unit_test(transfers_are_limited),
         cmocka_unit_test(early_asks_are_bounded_and_the_oldest_goes),
-        cmocka_unit_test(copies_to_one_peer_wait_their_turn),
         cmocka_unit_test(one_offer_serves_one_decode_engine),
         cmocka_unit_test(many_transfers_leave_no_more_than_is_remembered),
         cmocka_unit_test(verify_agrees),

@@ -45,12 +45,18 @@ static void leave_tables(node_core *core, core_member *member)
     member->table_bytes = 0;
 }
 
-/* Out of all lists: it wants nothing more. */
-static void leave_lists(node_core *core, core_member *member)
+static void leave_queue(core_member *member)
 {
     if (member->channel)
         DL_DELETE2(member->channel->queue, member, queue_prev, queue_next);
     member->channel = NULL;
+}
+
+/* Out of all lists: it wants nothing more. */
+static void leave_lists(node_core *core, core_member *member)
+{
+    leave_queue(member);
+    core_sum_end(core, &member->sum);
     if (member->pairing)
         DL_DELETE2(member->pairing->slots[member->slot], member, slot_prev, slot_next);
     member->pairing = NULL;
@@ -61,7 +67,6 @@ void core_member_free(node_core *core, core_member *member)
 {
     leave_lists(core, member);
     kvferry_report_free(member->reasons);
-    free(member->checksums);
     free(member);
 }
 
@@ -85,8 +90,8 @@ void core_member_send_verdict(node_core *core, core_member *member, core_link li
     if (verdict->outcome == WIRE_DONE) {
         verdict->copies = member->copies;
         verdict->bytes = member->bytes;
-        verdict->checksums = member->checksums;
-        verdict->checksum_count = member->checksum_count;
+        verdict->checksums = member->sum.values;
+        verdict->checksum_count = member->sum.count;
     } else if (said) {
         message.reasons = member->reasons;
     }
@@ -131,7 +136,7 @@ void core_member_proceed(node_core *core, core_member *member)
     core_supply *offer = member->offer;
     if (member->state != CORE_MEMBER_WAITS || offer->state != CORE_SUPPLY_LIVE || !offer->ready)
         return;
-    if (member->verify && !core->options.checksum) {
+    if (member->verify && !core->options.checksums) {
         core_count_refused(core, "verify_unsupported");
         core_member_settle(core, member, WIRE_FAILED, "verify_unsupported",
                            "the prefill worker cannot make checksums of its memory", NULL);
@@ -162,9 +167,6 @@ static void finish(node_core *core, core_member *member)
     member->state = CORE_MEMBER_SETTLED;
     member->pending = false;
     leave_lists(core, member);
-    free(member->checksums);
-    member->checksums = NULL;
-    member->checksum_count = 0;
     if (member->counted)
         offer->open--;
     core_link link = way_to(core, member);
@@ -195,49 +197,37 @@ void core_member_settle(node_core *core, core_member *member, wire_outcome outco
         core_log(core, KVFERRY_LOG_INFO, "transfer %s, engine %s, incarnation %s: %s, %s",
                  member->offer->id, member->offer->engine_id, member->incarnation, code, text);
     }
-    if (member->write) {
+    leave_queue(member);
+    if (member->write_count) {
         member->pending = true;
-        core_write_cancel(core, member->write);
-    } else {
+        core_write_cancel_all(core, member);
+    }
+    if (!member->write_count)
         finish(core, member);
-    }
 }
 
-/* With verify: checksums over what was read. false: they cannot be made. */
-static bool sum(node_core *core, core_member *member)
+core_planned *core_member_planned(const core_member *member)
 {
-    core_supply *offer = member->offer;
-    core_planned *planned = member->slot == SIZE_MAX ? NULL : offer->pairing->planned[member->slot];
-    size_t own = offer->pairing->own;
-    size_t count = planned && member->table_count ? kvferry_plan_piece_count(planned->plan, own) : 0;
-    const kvferry_request request = {.transfer_id = offer->id,
-                                     .source_tokens = offer->tokens,
-                                     .target_tokens = member->tokens,
-                                     .source = offer->tables,
-                                     .source_count = offer->table_count,
-                                     .target = member->tables,
-                                     .target_count = member->table_count};
-    if (!count)
-        return true;
-    member->checksums = base_alloc(count, sizeof(*member->checksums));
-    for (size_t i = 0; member->checksums && i < count; i++) {
-        member->checksums[i].piece = (uint32_t)i;
-        if (core->options.checksum(core->options.checksum_context, planned->plan, own, i,
-                                   KVFERRY_SIDE_PREFILL, &request,
-                                   &member->checksums[i].value) != KVFERRY_OK)
-            return false;
-    }
-    member->checksum_count = member->checksums ? count : 0;
-    return member->checksums != NULL;
+    return member->slot == SIZE_MAX ? NULL : member->offer->pairing->planned[member->slot];
 }
 
-static void written(node_core *core, core_member *member)
+kvferry_request core_member_request(const core_member *member)
 {
-    if (!member->verify) {
-        core_member_settle(core, member, WIRE_DONE, NULL, NULL, NULL);
-        return;
-    }
-    if (!sum(core, member)) {
+    const core_supply *offer = member->offer;
+    return (kvferry_request){.transfer_id = offer->id,
+                             .source_tokens = offer->tokens,
+                             .target_tokens = member->tokens,
+                             .source = offer->tables,
+                             .source_count = offer->table_count,
+                             .target = member->tables,
+                             .target_count = member->table_count};
+}
+
+/* The checksums of what was read are there: says that it is written. */
+static void summed(node_core *core, void *owner, kvferry_status status)
+{
+    core_member *member = owner;
+    if (status != KVFERRY_OK) {
         core_member_settle(core, member, WIRE_FAILED, "verify_unsupported",
                            "the prefill worker could not make checksums", NULL);
         return;
@@ -246,6 +236,28 @@ static void written(node_core *core, core_member *member)
     core_link link = way_to(core, member);
     if (link)
         core_member_send_verdict(core, member, link);
+}
+
+static void written(node_core *core, core_member *member)
+{
+    core_planned *planned = core_member_planned(member);
+    if (!member->verify) {
+        core_member_settle(core, member, WIRE_DONE, NULL, NULL, NULL);
+        return;
+    }
+    member->state = CORE_MEMBER_SUMS;
+    if (!planned || !member->table_count) {
+        summed(core, member, KVFERRY_OK);
+        return;
+    }
+    member->sum = (core_sum){.over = summed,
+                             .owner = member,
+                             .plan = planned->plan,
+                             .source = member->offer->pairing->own,
+                             .side = KVFERRY_SIDE_PREFILL,
+                             .request = core_member_request(member)};
+    if (!core_sum_begin(core, &member->sum))
+        summed(core, member, KVFERRY_NO_MEMORY);
 }
 
 void core_member_write_over(node_core *core, core_member *member, kvferry_status status, const char *detail)

@@ -106,39 +106,89 @@ void core_part_confirm(node_core *core, core_part *part, bool told)
     core_request_advance(core, request);
 }
 
-kvferry_status core_part_verify(node_core *core, core_part *part, const wire_verdict *verdict,
-                                kvferry_report *report)
+/* --- verify ------------------------------------------------------------------------------------------------ */
+
+void core_part_leave_sum(node_core *core, core_part *part)
+{
+    core_sum_end(core, &part->sum);
+    free(part->said.checksums);
+    part->said.checksums = NULL;
+    part->said.checksum_count = 0;
+    part->verifies = false;
+}
+
+static void differs(node_core *core, core_part *part, const kvferry_report *report)
+{
+    part->confirmed = true;
+    core_request_end(core, part->request, KVFERRY_OUTCOME_FAILED, core_reasons_code(report, "checksum_differs"),
+                     core_reasons_text(report, "no checksums could be made"), report);
+}
+
+static void summed(node_core *core, void *owner, kvferry_status status)
+{
+    core_part *part = owner;
+    const wire_verdict *said = &part->said;
+    kvferry_report *report = NULL;
+    bool fine = status == KVFERRY_OK;
+    if (kvferry_report_create(&report) != KVFERRY_OK)
+        fine = false;
+    for (size_t i = 0; fine && i < said->checksum_count; i++) {
+        uint64_t value = part->sum.values[i].value;
+        if (said->checksums[i].piece == i && said->checksums[i].value == value)
+            continue;
+        base_report_add(report, "checksum_differs", NULL,
+                        base_format("%016llx", (unsigned long long)said->checksums[i].value),
+                        base_format("%016llx", (unsigned long long)value), "piece %zu of what worker %s sent", i,
+                        part->source ? part->source->incarnation : "that is gone");
+    }
+    uint64_t copies = said->copies, bytes = said->bytes;
+    fine = fine && !kvferry_report_count(report);
+    core_part_leave_sum(core, part);
+    if (fine)
+        core_part_done(core, part, copies, bytes);
+    else
+        differs(core, part, report);
+    kvferry_report_free(report);
+}
+
+void core_part_verify(node_core *core, core_part *part, const wire_verdict *verdict)
 {
     core_request *request = part->request;
     const core_pairing *pairing = request->pairing;
     const kvferry_plan *plan = pairing->planned[pairing->own]->plan;
     size_t pieces = request->table_count ? kvferry_plan_piece_count(plan, part->index) : 0;
     if (verdict->checksum_count != pieces) {
-        base_report_add(report, "checksum_differs", NULL, base_format("%zu checksums", pieces),
-                        base_format("%zu", verdict->checksum_count), "what worker %s sent",
-                        part->source->incarnation);
-        return KVFERRY_REFUSED;
+        kvferry_report *report = core_reason("checksum_differs", base_format("%zu checksums", pieces),
+                                             base_format("%zu", verdict->checksum_count),
+                                             base_format("what worker %s sent", part->source->incarnation));
+        differs(core, part, report);
+        kvferry_report_free(report);
+        return;
     }
-    const kvferry_request wants = {.transfer_id = request->id,
-                                   .source_tokens = request->tokens,
-                                   .target_tokens = request->tokens,
-                                   .target = request->tables,
-                                   .target_count = request->table_count};
-    kvferry_status verdict_status = KVFERRY_OK;
-    for (size_t i = 0; i < pieces; i++) {
-        uint64_t value = 0;
-        kvferry_status status =
-            verdict->checksums[i].piece == i
-                ? core->options.checksum(core->options.checksum_context, plan, part->index, i,
-                                         KVFERRY_SIDE_DECODE, &wants, &value)
-                : KVFERRY_REFUSED;
-        if (status == KVFERRY_OK && value == verdict->checksums[i].value)
-            continue;
-        verdict_status = status == KVFERRY_OK ? KVFERRY_REFUSED : status;
-        base_report_add(report, "checksum_differs", NULL,
-                        base_format("%016llx", (unsigned long long)verdict->checksums[i].value),
-                        base_format("%016llx", (unsigned long long)value),
-                        "piece %zu of what worker %s sent", i, part->source->incarnation);
+    part->said = *verdict;
+    part->said.checksums = base_alloc(pieces + 1, sizeof(*verdict->checksums));
+    part->sum = (core_sum){.over = summed,
+                           .owner = part,
+                           .plan = plan,
+                           .source = part->index,
+                           .side = KVFERRY_SIDE_DECODE,
+                           .request = {.transfer_id = request->id,
+                                       .source_tokens = request->tokens,
+                                       .target_tokens = request->tokens,
+                                       .target = request->tables,
+                                       .target_count = request->table_count}};
+    if (!part->said.checksums) {
+        part->said.checksum_count = 0;
+        return; /* no memory: it is asked for once more */
     }
-    return verdict_status;
+    if (pieces)
+        memcpy(part->said.checksums, verdict->checksums, pieces * sizeof(*verdict->checksums));
+    if (!pieces) {
+        core_part_leave_sum(core, part);
+        core_part_done(core, part, verdict->copies, verdict->bytes);
+    } else if (core_sum_begin(core, &part->sum)) {
+        part->verifies = part->confirmed = true; /* nothing more is written */
+    } else {
+        core_part_leave_sum(core, part);
+    }
 }

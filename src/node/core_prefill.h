@@ -46,7 +46,8 @@ struct core_channel {
     void *binding;
     core_action connect_action, close_action;
     core_write *writes;
-    core_member *queue; /* that wait for copies of others */
+    core_member *queue; /* that have more to write, in turn */
+    core_job job;       /* writes for those in the queue what finds room */
     uint64_t copies;    /* expanded and not yet done */
     UT_hash_handle hh;
 };
@@ -54,6 +55,7 @@ struct core_channel {
 core_channel *core_channel_open(node_core *core, core_target *target);
 void core_channel_close(node_core *core, core_channel *channel);
 
+/* A slice of what a member asked for. */
 struct core_write {
     uint64_t id;
     core_channel *channel;
@@ -65,19 +67,22 @@ struct core_write {
     bool canceled;
     core_action write_action, cancel_action;
     core_write *prev, *next; /* of the channel */
+    core_write *member_prev, *member_next;
     UT_hash_handle hh;
 };
 
-/* Expands and writes what the member asked for, or queues it. May settle it. */
+/* What the member asked for is written, slice by slice, in turn with others of its target. May settle it. */
 void core_write_begin(node_core *core, core_member *member);
-void core_write_cancel(node_core *core, core_write *write);
+/* Of all writes of the member. None may be over then. */
+void core_write_cancel_all(node_core *core, core_member *member);
 void core_channels_free(node_core *core);
 
 typedef enum core_member_state {
     CORE_MEMBER_EXPECTED,
     CORE_MEMBER_WAITS,  /* asked; the blocks are not ready, or not offered */
-    CORE_MEMBER_QUEUED, /* for its turn at the channel */
+    CORE_MEMBER_QUEUED, /* for its turn at the channel, and nothing is in flight */
     CORE_MEMBER_WRITES,
+    CORE_MEMBER_SUMS,    /* with verify: all is written, checksums are being made */
     CORE_MEMBER_WRITTEN, /* with verify: until the target has compared */
     CORE_MEMBER_SETTLED
 } core_member_state;
@@ -91,7 +96,8 @@ struct core_member {
     bool counted; /* the offer waits for it */
     bool replaced; /* by a worker that was started in its rank; still expected until its deadline */
     bool asked, verify;
-    bool pending;            /* how it ends is decided; its write is not over yet */
+    bool pending;            /* how it ends is decided; its writes are not over yet */
+    bool expanded;           /* nothing is left to write */
     bool settle_asked;       /* an answer SETTLED is owed, over settle_link */
     core_link settle_link;
     char settle_attempt[WIRE_INCARNATION_TEXT];
@@ -101,13 +107,14 @@ struct core_member {
     char code[CORE_CODE];
     kvferry_report *reasons;
     uint64_t copies, bytes, tokens, asked_at, deadline;
-    wire_checksum *checksums;
-    size_t checksum_count;
+    core_sum sum;            /* with verify, from SUMS on */
     kvferry_block_table *tables;
     size_t table_count;
     uint64_t table_bytes;
     base_arena arena; /* tables, until they are not needed */
-    core_write *write;
+    plan_cursor cursor; /* what of the tables is still to be written */
+    core_write *writes; /* in flight */
+    size_t write_count;
     core_channel *channel; /* in whose queue it is */
     core_member *slot_prev, *slot_next, *queue_prev, *queue_next;
     core_member *next; /* of the offer */
@@ -171,7 +178,12 @@ void core_member_send_verdict(node_core *core, core_member *member, core_link li
 /* Ends what the member wants; its write is canceled first, and the verdict comes when it is over. */
 void core_member_settle(node_core *core, core_member *member, wire_outcome outcome, const char *code,
                         const char *text, const kvferry_report *reasons);
+/* All is written, or not all of it will be. */
 void core_member_write_over(node_core *core, core_member *member, kvferry_status status, const char *detail);
+/* The request as a plan expands it; its tables are the offer's and the member's. */
+kvferry_request core_member_request(const core_member *member);
+/* NULL: it gets nothing from here. */
+core_planned *core_member_planned(const core_member *member);
 void core_member_proceed(node_core *core, core_member *member);
 /* Another worker was started in its rank: if it is expected, it is until early_ns are over. */
 void core_member_replaced(node_core *core, core_member *member);

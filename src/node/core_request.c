@@ -21,8 +21,10 @@ static core_part *find_part(core_request *request, const char *incarnation)
 
 static void free_parts(node_core *core, core_request *request)
 {
-    for (size_t i = 0; i < request->part_count; i++)
+    for (size_t i = 0; i < request->part_count; i++) {
+        core_part_leave_sum(core, &request->parts[i]);
         core_part_close(core, &request->parts[i]);
+    }
     free(request->parts);
     request->parts = NULL;
     request->part_count = 0;
@@ -213,6 +215,7 @@ void core_request_end(node_core *core, core_request *request, kvferry_outcome ou
     schedule(core, request);
     for (size_t i = 0; i < request->part_count; i++) {
         core_part *part = &request->parts[i];
+        core_part_leave_sum(core, part);
         part->confirmed |= !part->asked || part->done;
         part->told |= part->done && !request->verify;
         if (part->told)
@@ -331,7 +334,7 @@ static kvferry_status check_ask(node_core *core, const kvferry_ask *ask, kvferry
     if (core->request_count >= core->options.max_transfers)
         return refuse(core, report, "too_many_transfers",
                       base_format("at most %u", core->options.max_transfers), "as many", id);
-    if (core->options.verify && !core->options.checksum)
+    if (core->options.verify && !core->options.checksums)
         return refuse(core, report, "verify_unsupported", "memory that checksums can be made of",
                       "none", id);
     const char *code = core_check_ask(core, ask, report);
@@ -485,6 +488,15 @@ static void failed_verdict(node_core *core, core_part *part, const wire_message 
                          message->reasons);
 }
 
+void core_part_done(node_core *core, core_part *part, uint64_t copies, uint64_t bytes)
+{
+    part->done = part->confirmed = true;
+    part->copies = copies;
+    part->bytes = bytes;
+    if (part->request->state == CORE_REQUEST_ASKS)
+        look_done(core, part->request);
+}
+
 static void done_verdict(node_core *core, core_part *part, const wire_message *message)
 {
     core_request *request = part->request;
@@ -493,22 +505,12 @@ static void done_verdict(node_core *core, core_part *part, const wire_message *m
         core_part_confirm(core, part, !request->verify);
         return;
     }
-    kvferry_report *report = NULL;
-    if (part->done || (request->verify && kvferry_report_create(&report) != KVFERRY_OK))
+    if (part->done || part->verifies)
         return;
-    if (request->verify && core_part_verify(core, part, verdict, report) != KVFERRY_OK) {
-        part->confirmed = true;
-        core_request_end(core, request, KVFERRY_OUTCOME_FAILED,
-                         core_reasons_code(report, "checksum_differs"),
-                         core_reasons_text(report, "no checksums could be made"), report);
-    } else {
-        part->done = part->confirmed = true;
-        part->copies = verdict->copies;
-        part->bytes = verdict->bytes;
-        if (request->state == CORE_REQUEST_ASKS)
-            look_done(core, request);
-    }
-    kvferry_report_free(report);
+    if (request->verify)
+        core_part_verify(core, part, verdict);
+    else
+        core_part_done(core, part, verdict->copies, verdict->bytes);
 }
 
 void core_received_verdict(node_core *core, core_line *line, const wire_message *message)

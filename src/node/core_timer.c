@@ -87,6 +87,8 @@ void core_timer_set(node_core *core, core_timer *timer, uint64_t due)
 
 uint64_t core_next_time(const node_core *core)
 {
+    if (core->jobs)
+        return core->now;
     return core->heap_count ? core->heap[0]->due : UINT64_MAX;
 }
 

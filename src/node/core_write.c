@@ -2,6 +2,8 @@
 /* Prefill side: writes, and the transfer engine's connections that they go over. */
 #include "node/core_internal.h"
 
+static void take_turn(node_core *core, void *owner);
+
 core_channel *core_channel_open(node_core *core, core_target *target)
 {
     core_channel *channel = base_alloc(1, sizeof(*channel));
@@ -14,6 +16,7 @@ core_channel *core_channel_open(node_core *core, core_target *target)
         return NULL;
     }
     channel->target = target;
+    channel->job = (core_job){.run = take_turn, .owner = channel};
     channel->binding = target->binding;
     target->binding = NULL;
     channel->connect_action.effect = (core_effect){.kind = CORE_CONNECT_PEER,
@@ -30,6 +33,7 @@ static void leave_channel(node_core *core, core_channel *channel)
     if (channel->target || channel->writes)
         return;
     HASH_DEL(core->channels, channel);
+    core_job_stop(core, &channel->job);
     core_action_free(&channel->close_action, channel->binding, channel);
 }
 
@@ -74,7 +78,8 @@ static core_write *make_write(node_core *core, core_member *member, core_channel
     DL_APPEND(channel->writes, write);
     channel->copies += count;
     core->statistics.queued_copies += count;
-    member->write = write;
+    DL_APPEND2(member->writes, write, member_prev, member_next);
+    member->write_count++;
     member->state = CORE_MEMBER_WRITES;
     member->offer->writes++;
     write->write_action.effect = (core_effect){.kind = CORE_WRITE,
@@ -87,16 +92,37 @@ static core_write *make_write(node_core *core, core_member *member, core_channel
     return write;
 }
 
-static bool try_write(node_core *core, core_member *member, bool first);
-
-/* Whether the one that waits longest could go on. */
-static bool take_turn(node_core *core, core_channel *channel)
+static void enter_queue(node_core *core, core_member *member, core_channel *channel)
 {
-    core_member *member = channel->queue;
-    DL_DELETE2(channel->queue, member, queue_prev, queue_next);
+    if (!member->channel) {
+        member->channel = channel;
+        DL_APPEND2(channel->queue, member, queue_prev, queue_next);
+    }
+    if (!member->write_count)
+        member->state = CORE_MEMBER_QUEUED;
+    core_job_queue(core, &channel->job);
+}
+
+static void leave_queue(core_member *member)
+{
+    DL_DELETE2(member->channel->queue, member, queue_prev, queue_next);
     member->channel = NULL;
-    member->state = CORE_MEMBER_WAITS;
-    return try_write(core, member, true);
+}
+
+/* A write of the member is over, and others of it may not be. */
+static void go_on(node_core *core, core_member *member, core_channel *channel, kvferry_status status,
+                  const char *detail)
+{
+    if (member->pending || status != KVFERRY_OK) {
+        if (!member->pending || !member->write_count)
+            core_member_write_over(core, member, status, detail);
+    } else if (!member->expanded) {
+        enter_queue(core, member, channel);
+        if (!member->write_count && !member->offer->held) /* its time may be over while it waits */
+            core_supply_schedule(core, member->offer);
+    } else if (!member->write_count) {
+        core_member_write_over(core, member, KVFERRY_OK, "");
+    }
 }
 
 static void over(node_core *core, core_write *write, kvferry_status status, const char *detail)
@@ -107,20 +133,21 @@ static void over(node_core *core, core_write *write, kvferry_status status, cons
     DL_DELETE(channel->writes, write);
     channel->copies -= write->count;
     core->statistics.queued_copies -= write->count;
-    member->write = NULL;
+    DL_DELETE2(member->writes, write, member_prev, member_next);
+    member->write_count--;
     write->offer->writes--;
     if (status == KVFERRY_OK) {
-        member->copies = write->count;
-        member->bytes = write->bytes;
+        member->copies += write->count;
+        member->bytes += write->bytes;
         write->offer->copies += write->count;
         write->offer->bytes += write->bytes;
         core->statistics.copies[KVFERRY_SIDE_PREFILL] += write->count;
         core->statistics.bytes[KVFERRY_SIDE_PREFILL] += write->bytes;
     }
     free_write(write);
-    core_member_write_over(core, member, status, detail);
-    while (channel->target && channel->queue && take_turn(core, channel)) {
-    }
+    go_on(core, member, channel, status, detail);
+    if (channel->target && channel->queue)
+        core_job_queue(core, &channel->job);
     leave_channel(core, channel);
     core_leave(core);
 }
@@ -134,7 +161,7 @@ void core_write_ended(node_core *core, uint64_t id, kvferry_status status, const
         over(core, write, status, detail ? detail : "");
 }
 
-void core_write_cancel(node_core *core, core_write *write)
+static void cancel(node_core *core, core_write *write)
 {
     if (write->canceled)
         return;
@@ -147,93 +174,152 @@ void core_write_cancel(node_core *core, core_write *write)
     core_action_queue(core, &write->cancel_action);
 }
 
-/* --- from an ask to a write ---------------------------------------------------------------------------------- */
+void core_write_cancel_all(node_core *core, core_member *member)
+{
+    core_write *write, *next;
+    member->write_count++; /* its end is the caller's */
+    DL_FOREACH_SAFE2(member->writes, write, next, member_next) {
+        cancel(core, write);
+    }
+    member->write_count--;
+}
+
+/* --- from an ask to writes ----------------------------------------------------------------------------------- */
+
+/* A slice has at most so many copies, and no more than a part of the window; a member has so many slices in flight. */
+enum { SLICE_COPIES = 8192, WINDOW_PART = 4, MEMBER_SLICES = 4, SLICE_NS = 2000, COPY_NS = 10 };
 
 static void fail(node_core *core, core_member *member, const char *code, const char *text)
 {
     core_member_settle(core, member, WIRE_FAILED, code, text, NULL);
 }
 
-static void expand(node_core *core, core_member *member, core_channel *channel, const kvferry_plan *plan,
-                   const kvferry_request *request, size_t bound)
+static void fail_with(node_core *core, core_member *member, const char *code, const kvferry_report *reasons)
 {
+    core_count_refused(core, code);
+    core_member_settle(core, member, WIRE_FAILED, code,
+                       core_reasons_text(reasons, "memory ran out at the prefill worker"), reasons);
+}
+
+static void too_many(node_core *core, core_member *member, size_t bound)
+{
+    kvferry_report *reasons = core_reason(
+        "too_many_copies", base_format("at most %llu", (unsigned long long)core->options.max_peer_copies),
+        base_format("up to %zu", bound), "the copies of one block of this ask, and max_peer_copies");
+    fail_with(core, member, "too_many_copies", reasons);
+    kvferry_report_free(reasons);
+}
+
+/* Writes a slice. false: the member is settled. */
+static bool write_slice(node_core *core, core_member *member, core_channel *channel, const plan_slice *slice)
+{
+    const kvferry_plan *plan = core_member_planned(member)->plan;
     size_t source = member->offer->pairing->own, count = 0;
-    kvferry_copy *copies = base_alloc(bound + 1, sizeof(*copies));
+    kvferry_copy *copies = base_alloc(slice->bound, sizeof(*copies));
     kvferry_report *report = NULL;
     if (!copies || kvferry_report_create(&report) != KVFERRY_OK) {
         free(copies);
         fail(core, member, "no_memory", "memory ran out at the prefill worker");
-        return;
-    }
-    kvferry_status status = kvferry_plan_expand(plan, source, request, copies, bound, &count, report);
-    if (status != KVFERRY_OK || !count) {
-        free(copies);
-        if (status == KVFERRY_OK) {
-            core_member_write_over(core, member, KVFERRY_OK, "");
-        } else {
-            const char *code = core_reasons_code(report, "no_memory");
-            core_count_refused(core, code);
-            core_member_settle(core, member, WIRE_FAILED, code,
-                               core_reasons_text(report, "memory ran out at the prefill worker"), report);
-        }
-    } else {
-        kvferry_copy *fitting = realloc(copies, count * sizeof(*copies));
-        copies = fitting ? fitting : copies;
-        if (!make_write(core, member, channel, copies, count)) {
-            free(copies);
-            fail(core, member, "no_memory", "memory ran out at the prefill worker");
-        }
-    }
-    kvferry_report_free(report);
-}
-
-/* `first`: it has its turn. false: it waits for one. */
-static bool try_write(node_core *core, core_member *member, bool first)
-{
-    core_supply *offer = member->offer;
-    core_target *target = core_target_find(core, member->incarnation);
-    core_planned *planned = member->slot == SIZE_MAX ? NULL : offer->pairing->planned[member->slot];
-    if (!target || !target->channel) {
-        fail(core, member, "peer_lost", "the decode worker is gone");
-        return true;
-    }
-    if (!planned || !member->table_count) {
-        core_member_write_over(core, member, KVFERRY_OK, "");
-        return true;
-    }
-    const kvferry_request request = {.transfer_id = offer->id,
-                                     .source_tokens = offer->tokens,
-                                     .target_tokens = member->tokens,
-                                     .source = offer->tables,
-                                     .source_count = offer->table_count,
-                                     .target = member->tables,
-                                     .target_count = member->table_count};
-    core_channel *channel = target->channel;
-    size_t bound = kvferry_plan_expand_bound(planned->plan, offer->pairing->own, &request);
-    if (bound > core->options.max_peer_copies) {
-        core_count_refused(core, "too_many_copies");
-        kvferry_report *reasons =
-            core_reason("too_many_copies", base_format("at most %llu", (unsigned long long)core->options.max_peer_copies),
-                        base_format("up to %zu", bound), "the copies of this ask");
-        core_member_settle(core, member, WIRE_FAILED, "too_many_copies", "more than max_peer_copies",
-                           reasons);
-        kvferry_report_free(reasons);
-        return true;
-    }
-    if ((channel->queue && !first) || channel->copies + bound > core->options.max_peer_copies) {
-        member->state = CORE_MEMBER_QUEUED;
-        member->channel = channel;
-        if (first)
-            DL_PREPEND2(channel->queue, member, queue_prev, queue_next);
-        else
-            DL_APPEND2(channel->queue, member, queue_prev, queue_next);
         return false;
     }
-    expand(core, member, channel, planned->plan, &request, bound);
-    return true;
+    kvferry_status status =
+        kvferry_plan_expand(plan, source, &slice->request, copies, slice->bound, &count, report);
+    core_spend(core, SLICE_NS + slice->bound * COPY_NS);
+    kvferry_copy *fitting = status == KVFERRY_OK && count ? realloc(copies, count * sizeof(*copies)) : NULL;
+    copies = fitting ? fitting : copies;
+    bool written = status == KVFERRY_OK && count && make_write(core, member, channel, copies, count);
+    bool fine = written || (status == KVFERRY_OK && !count);
+    if (!written)
+        free(copies);
+    if (status != KVFERRY_OK)
+        fail_with(core, member, core_reasons_code(report, "no_memory"), report);
+    else if (!fine)
+        fail(core, member, "no_memory", "memory ran out at the prefill worker");
+    kvferry_report_free(report);
+    return fine;
 }
 
-void core_write_begin(node_core *core, core_member *member) { try_write(core, member, false); }
+/* Before the first slice of several: all of it must be right. false: the member is settled. */
+static bool check_whole(node_core *core, core_member *member, const kvferry_request *request)
+{
+    kvferry_report *report = NULL;
+    kvferry_status status = kvferry_report_create(&report);
+    if (status == KVFERRY_OK)
+        status = plan_slice_check(core_member_planned(member)->plan, member->offer->pairing->own, request, report);
+    if (status == KVFERRY_REFUSED)
+        fail_with(core, member, core_reasons_code(report, "no_memory"), report);
+    else if (status != KVFERRY_OK)
+        fail(core, member, "no_memory", "memory ran out at the prefill worker");
+    kvferry_report_free(report);
+    return status == KVFERRY_OK;
+}
+
+static bool begun(const core_member *member) { return member->cursor.table || member->cursor.block; }
+
+/* Nothing is left to write. */
+static void expanded(node_core *core, core_member *member)
+{
+    member->expanded = true;
+    if (!member->write_count)
+        core_member_write_over(core, member, KVFERRY_OK, "");
+}
+
+/* `slice` NULL: there is none. `after`: where the next one begins; NULL: there is no other. */
+static void go_on_with(node_core *core, core_member *member, core_channel *channel, const plan_slice *slice,
+                       const plan_cursor *after)
+{
+    if (slice && !write_slice(core, member, channel, slice))
+        return;
+    if (!slice || !after) {
+        expanded(core, member);
+        return;
+    }
+    member->cursor = *after;
+    if (member->write_count < MEMBER_SLICES)
+        enter_queue(core, member, channel);
+}
+
+/* Writes the next slice of who stands first, if it finds room, and lets the others go before it. */
+static void take_turn(node_core *core, void *owner)
+{
+    core_channel *channel = owner;
+    core_member *member = channel->queue;
+    if (!member)
+        return;
+    const kvferry_request request = core_member_request(member);
+    const kvferry_plan *plan = core_member_planned(member)->plan;
+    const size_t source = member->offer->pairing->own;
+    const uint64_t window = core->options.max_peer_copies, most = base_min(window / WINDOW_PART, SLICE_COPIES);
+    plan_slice slice = {.request = request};
+    plan_cursor after = member->cursor;
+    bool first = !begun(member), any = true;
+    if (first)
+        slice.bound = kvferry_plan_expand_bound(plan, source, &request);
+    bool cuts = !first || slice.bound > most;
+    if (cuts)
+        any = plan_slice_next(plan, source, &request, most, &after, &slice);
+    bool room = !any || (channel->copies <= window && slice.bound <= window - channel->copies);
+    if (!room && channel->writes)
+        return; /* the end of one of them queues the job again */
+    leave_queue(member);
+    if (!room)
+        too_many(core, member, slice.bound);
+    else if (!(first && cuts) || check_whole(core, member, &request))
+        go_on_with(core, member, channel, any ? &slice : NULL, cuts ? &after : NULL);
+    if (channel->queue)
+        core_job_queue(core, &channel->job);
+}
+
+void core_write_begin(node_core *core, core_member *member)
+{
+    core_target *target = core_target_find(core, member->incarnation);
+    if (!target || !target->channel)
+        fail(core, member, "peer_lost", "the decode worker is gone");
+    else if (!core_member_planned(member) || !member->table_count)
+        core_member_write_over(core, member, KVFERRY_OK, "");
+    else
+        enter_queue(core, member, target->channel);
+}
 
 void core_channels_free(node_core *core)
 {
@@ -245,6 +331,7 @@ void core_channels_free(node_core *core)
     core_channel *channel, *next;
     HASH_ITER(hh, core->channels, channel, next) {
         HASH_DEL(core->channels, channel);
+        core_job_stop(core, &channel->job);
         core_action *last =
             channel->close_action.queued ? &channel->close_action : &channel->connect_action;
         core_action_free(last, channel->binding, channel);

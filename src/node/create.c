@@ -338,8 +338,8 @@ static kvferry_status open_core(create_job *job)
                             .log = core_line,
                             .log_context = &node->log,
                             .log_level = given->log ? given->log_level : KVFERRY_LOG_ERROR,
-                            .checksum = node_checksum,
-                            .checksum_context = node};
+                            .checksums = &node_checksums,
+                            .checksums_context = node};
     randombytes_buf(&options.seed, sizeof(options.seed));
     kvferry_status status = KVFERRY_OK;
     if (*given->leader)

@@ -370,7 +370,7 @@ static void verify_compares_what_arrived(void **state)
     (void)state;
     two t = {.r = rig_create()};
     t.r->options.verify = true;
-    t.r->options.checksum = rig_checksum;
+    t.r->options.checksums = &rig_checksums;
     t.p = rig_engine(t.r, "prefill", 1, 1);
     t.d = rig_engine(t.r, "decode", 1, 1);
     t.r->nodes[t.d].damaged = true;

@@ -118,8 +118,7 @@ void *node_run(void *node);
 kvferry_status node_check_address(const kvferry_node *node, const char *text, const char *place,
                                   kvferry_report *report);
 
-/* What the core asks for to verify. */
-kvferry_status node_checksum(void *node, const kvferry_plan *plan, size_t source, size_t piece,
-                             kvferry_side side, const kvferry_request *request, uint64_t *value);
+/* What the core asks for to verify; the context is the node. */
+extern const core_checksums node_checksums;
 
 #endif

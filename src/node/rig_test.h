@@ -50,6 +50,7 @@ typedef struct rig_node {
     bool hold;          /* its writes wait for rig_finish */
     bool deaf_cancel;   /* its writes do not end when canceled */
     bool damaged;       /* its checksums are wrong */
+    size_t sums, sum_slices; /* checksums that are being made; all slices of them */
     bool reaches_nobody; /* its transfer engine */
     const unsigned char *version; /* major and minor, that it and others speak to each other; NULL: this one's */
     rig_write writes[RIG_WRITES];
@@ -107,16 +108,6 @@ static inline void rig_log(void *context, kvferry_log_level level, const char *l
     snprintf(r->last_line, sizeof(r->last_line), "%s", line);
 }
 
-/* The same on both sides; at a node whose memory is said to be damaged another one. */
-static inline kvferry_status rig_checksum(void *context, const kvferry_plan *plan, size_t source, size_t piece,
-                                          kvferry_side side, const kvferry_request *request, uint64_t *value)
-{
-    const rig_node *node = context;
-    (void)plan, (void)side;
-    *value = source * 1000 + piece + request->target_tokens + node->damaged;
-    return KVFERRY_OK;
-}
-
 static inline rig *rig_create(void)
 {
     rig *r = calloc(1, sizeof(*r));
@@ -161,7 +152,7 @@ static inline void rig_birth(rig *r, size_t index)
     options.binding = &binding;
     options.binding_size = sizeof(binding);
     options.log_context = r;
-    options.checksum_context = node;
+    options.checksums_context = node;
     assert_int_equal(core_create(&options, node->layout, r->now, &node->core, r->report), KVFERRY_OK);
 }
 
@@ -455,29 +446,36 @@ static inline void rig_effects(rig *r)
     }
 }
 
+/* Delivers the oldest letter. false: there is none. */
+static inline bool rig_post_one(rig *r)
+{
+    rig_letter *letter = r->first;
+    if (!letter)
+        return false;
+    r->first = letter->next;
+    if (!r->first)
+        r->last = NULL;
+    rig_node *node = &r->nodes[letter->to];
+    if (node->core && node->life == letter->life) {
+        if (letter->refused)
+            core_link_ended(node->core, letter->link, CORE_LINK_REFUSED, r->now);
+        else if (letter->lost)
+            core_link_ended(node->core, letter->link, CORE_LINK_LOST, r->now);
+        else
+            core_received(node->core, letter->link, r->nodes[letter->from].key, letter->data, letter->size,
+                          r->now);
+    }
+    free(letter->data);
+    free(letter);
+    return true;
+}
+
 /* Until nothing moves but time. */
 static inline void rig_run(rig *r)
 {
     rig_effects(r);
-    while (r->first) {
-        rig_letter *letter = r->first;
-        r->first = letter->next;
-        if (!r->first)
-            r->last = NULL;
-        rig_node *node = &r->nodes[letter->to];
-        if (node->core && node->life == letter->life) {
-            if (letter->refused)
-                core_link_ended(node->core, letter->link, CORE_LINK_REFUSED, r->now);
-            else if (letter->lost)
-                core_link_ended(node->core, letter->link, CORE_LINK_LOST, r->now);
-            else
-                core_received(node->core, letter->link, r->nodes[letter->from].key, letter->data,
-                              letter->size, r->now);
-        }
-        free(letter->data);
-        free(letter);
+    while (rig_post_one(r))
         rig_effects(r);
-    }
 }
 
 /* Moves the clock, and does what is due on the way. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Checksums for `verify`: a sum over the cells of one piece that the request wants. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "world.h"
@@ -60,8 +61,14 @@ static void read_tables(const kvferry_block_table *tables, size_t count, sim_tab
     }
 }
 
-kvferry_status sim_checksum(void *context, const kvferry_plan *plan, size_t source, size_t piece,
-                            kvferry_side side, const kvferry_request *request, uint64_t *value)
+static void *begin(void *context)
+{
+    (void)context;
+    return calloc(1, sizeof(uint64_t));
+}
+
+static kvferry_status add(void *context, void *value, const kvferry_plan *plan, size_t source, size_t piece,
+                          kvferry_side side, const kvferry_request *request)
 {
     sim_worker *worker = context;
     sim_world *world = worker->world;
@@ -86,6 +93,16 @@ kvferry_status sim_checksum(void *context, const kvferry_plan *plan, size_t sour
     sum.null_block = target->null_block;
     if (sum.target->listed)
         sim_visit(world->setup, worker->engine, worker->cache.layout, &own, add_cell, &sum);
-    *value = sum.sum;
+    *(uint64_t *)value += sum.sum;
     return KVFERRY_OK;
 }
+
+static uint64_t end(void *context, void *value)
+{
+    uint64_t sum = *(uint64_t *)value;
+    (void)context;
+    free(value);
+    return sum;
+}
+
+const core_checksums sim_checksums = {begin, add, end};

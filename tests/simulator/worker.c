@@ -63,8 +63,8 @@ static core_options options_of(sim_world *world, sim_worker *worker, const uint3
         .log = on_log,
         .log_context = worker,
         .log_level = world->options->log ? KVFERRY_LOG_DEBUG : KVFERRY_LOG_ERROR,
-        .checksum = sim_checksum,
-        .checksum_context = worker,
+        .checksums = &sim_checksums,
+        .checksums_context = worker,
     };
 }
 

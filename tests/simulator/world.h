@@ -290,8 +290,7 @@ void sim_steal(sim_world *world, sim_worker *worker, uint32_t request);
 void sim_abort_one(sim_world *world, sim_worker *worker, uint32_t request, kvferry_side side);
 
 /* checksum.c */
-kvferry_status sim_checksum(void *context, const kvferry_plan *plan, size_t source, size_t piece,
-                            kvferry_side side, const kvferry_request *request, uint64_t *value);
+extern const core_checksums sim_checksums; /* the context is the worker */
 
 /* oracle.c */
 void sim_on_transfer_event(sim_world *world, sim_worker *worker, const kvferry_event *event);
