@@ -133,9 +133,11 @@ static void settle_impatient(node_core *core, core_supply *offer)
         else if (core->now >= member->deadline)
             core_member_settle(core, member, WIRE_EXPIRED, "deadline",
                                "the ask's time is over, and the blocks are not ready", NULL);
-        else
+        else {
+            core_count_refused(core, "transfer_unknown");
             core_member_settle(core, member, WIRE_FAILED, "transfer_unknown",
                                "no request of this id was offered", NULL);
+        }
     }
     offer->held = false;
 }

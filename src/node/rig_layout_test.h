@@ -30,6 +30,9 @@ typedef struct rig_shape { /* of a worker's layout */
     const char *engine_id;
     uint32_t tp, tps, pp, pps;
     const char *dtype;  /* NULL: bfloat16 */
+    const char *model;  /* NULL: test/model */
+    uint32_t heads;     /* of all ranks; 0: RIG_HEADS. Others are for what is refused: rig_cell does not know them */
+    bool long_cells;    /* of twice the bytes */
     bool no_streams;
     bool state;         /* a state group beside the paged one */
 } rig_shape;
@@ -37,12 +40,14 @@ typedef struct rig_shape { /* of a worker's layout */
 static inline kvferry_layout *rig_layout(const rig_shape *shape)
 {
     const kvferry_worker worker = {shape->tp, shape->tps, shape->pp, shape->pps, 0, 1};
-    const kvferry_identity identity = {"test/model", "", ""};
+    const kvferry_identity identity = {shape->model ? shape->model : "test/model", "", ""};
     kvferry_layout_builder *builder = NULL;
     assert_int_equal(kvferry_layout_builder_create(shape->engine_id, &worker, &identity, &builder),
                      KVFERRY_OK);
-    uint32_t heads = RIG_HEADS / shape->tps, layers = RIG_LAYERS / shape->pps;
-    uint64_t page = (uint64_t)heads * RIG_TOKENS * RIG_CELL, state = (uint64_t)heads * RIG_STATE_CELL;
+    uint32_t all_heads = shape->heads ? shape->heads : RIG_HEADS;
+    uint32_t heads = all_heads / shape->tps, layers = RIG_LAYERS / shape->pps;
+    uint32_t cell = shape->long_cells ? 2 * RIG_CELL : RIG_CELL;
+    uint64_t page = (uint64_t)heads * RIG_TOKENS * cell, state = (uint64_t)heads * RIG_STATE_CELL;
     uint64_t bytes = RIG_BLOCKS * layers * (page + (shape->state ? state : 0));
     if (!shape->no_streams) {
         uint32_t segment = kvferry_layout_builder_segment(builder, "kv", bytes);
@@ -55,18 +60,18 @@ static inline kvferry_layout *rig_layout(const rig_shape *shape)
             char layer[16];
             snprintf(layer, sizeof(layer), "l%u", shape->pp * layers + i);
             const kvferry_axis axes[] = {
-                {"kv_head", (uint64_t)shape->tp * heads, heads, RIG_HEADS, RIG_TOKENS * RIG_CELL},
-                {"token", 0, RIG_TOKENS, RIG_TOKENS, RIG_CELL}};
+                {"kv_head", (uint64_t)shape->tp * heads, heads, all_heads, RIG_TOKENS * cell},
+                {"token", 0, RIG_TOKENS, RIG_TOKENS, cell}};
             kvferry_layout_builder_stream(
                 builder, &(kvferry_stream){.layer = layer, .name = "k",
                                            .dtype = shape->dtype ? shape->dtype : "bfloat16",
                                            .group = attn, .segment = segment,
                                            .offset = i * RIG_BLOCKS * page, .pages = RIG_BLOCKS,
                                            .page_stride = page, .page_tokens = RIG_TOKENS,
-                                           .cell_bytes = RIG_CELL, .axes = axes, .axis_count = 2});
+                                           .cell_bytes = cell, .axes = axes, .axis_count = 2});
             if (!shape->state)
                 continue;
-            const kvferry_axis head = {"kv_head", (uint64_t)shape->tp * heads, heads, RIG_HEADS,
+            const kvferry_axis head = {"kv_head", (uint64_t)shape->tp * heads, heads, all_heads,
                                        RIG_STATE_CELL};
             kvferry_layout_builder_stream(
                 builder, &(kvferry_stream){.layer = layer, .name = "ssm", .dtype = "float32",

@@ -520,21 +520,6 @@ static inline void rig_kill(rig *r, size_t index)
     }
 }
 
-/* Breaks all connections of a node, which lives on. */
-static inline void rig_break(rig *r, size_t index)
-{
-    for (size_t i = 0; i < r->link_count; i++) {
-        rig_link *link = &r->links[i];
-        if (!link->open || (link->from != index && link->to != index))
-            continue;
-        link->open = false;
-        rig_post(r, (rig_letter){.to = link->from, .from = link->to, .life = link->from_life,
-                                 .link = link->out, .lost = true});
-        rig_post(r, (rig_letter){.to = link->to, .from = link->from, .life = link->to_life,
-                                 .link = link->in, .lost = true});
-    }
-}
-
 /* The next event of the kind at the node must be this. NULL id: about an engine. */
 static inline void rig_expect(rig *r, size_t index, kvferry_event_kind kind, const char *id,
                               kvferry_outcome outcome, const char *code)

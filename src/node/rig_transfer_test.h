@@ -1,9 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Requests of the rig's nodes, and the bytes that they are about. */
+/* Links that break, requests of the rig's nodes, and the bytes that they are about. */
 #ifndef KVFERRY_NODE_RIG_TRANSFER_TEST_H
 #define KVFERRY_NODE_RIG_TRANSFER_TEST_H
 
 #include "node/rig_test.h"
+
+/* Breaks all connections of a node, which lives on. */
+static inline void rig_break(rig *r, size_t index)
+{
+    for (size_t i = 0; i < r->link_count; i++) {
+        rig_link *link = &r->links[i];
+        if (!link->open || (link->from != index && link->to != index))
+            continue;
+        link->open = false;
+        rig_post(r, (rig_letter){.to = link->from, .from = link->to, .life = link->from_life,
+                                 .link = link->out, .lost = true});
+        rig_post(r, (rig_letter){.to = link->to, .from = link->from, .life = link->to_life,
+                                 .link = link->in, .lost = true});
+    }
+}
 
 /* Blocks first, first + 1, ... of the paged group, and block `first` of the state group, for `tokens` tokens. */
 typedef struct rig_tables {
