@@ -375,6 +375,7 @@ kvferry_status core_ask(node_core *core, const kvferry_ask *ask, uint64_t now, k
         (ask->table_count && !ask->tables)) {
         base_report_add(report, "transfer_invalid", NULL, "an id of 1 to 255 bytes, and all pointers set",
                         NULL, "the ask");
+        core_count_refused(core, "transfer_invalid");
         return KVFERRY_INVALID;
     }
     kvferry_status status = check_ask(core, ask, report);

@@ -306,10 +306,11 @@ static kvferry_status refuse(node_core *core, kvferry_report *report, const char
     return KVFERRY_REFUSED;
 }
 
-static bool valid_id(const char *id, kvferry_report *report)
+static bool valid_id(node_core *core, const char *id, kvferry_report *report)
 {
     if (id && *id && strlen(id) <= WIRE_MAX_ID)
         return true;
+    core_count_refused(core, "transfer_invalid");
     base_report_add(report, "transfer_invalid", NULL, "an id of 1 to 255 bytes",
                     id ? base_format("%zu bytes", strlen(id)) : "nothing", "the offer");
     return false;
@@ -331,7 +332,7 @@ static kvferry_status check_id(node_core *core, const char *id, const core_suppl
 kvferry_status core_expect(node_core *core, const char *transfer_id, uint64_t now, kvferry_report *report)
 {
     core->now = base_max(core->now, now);
-    if (!valid_id(transfer_id, report))
+    if (!valid_id(core, transfer_id, report))
         return KVFERRY_INVALID;
     core_supply *known = core_supply_find(core, transfer_id);
     kvferry_status status = check_id(core, transfer_id, known, report);
@@ -410,9 +411,10 @@ kvferry_status core_offer(node_core *core, const kvferry_offer *offer, uint64_t 
     core->now = base_max(core->now, now);
     if (!offer || offer->size < sizeof(*offer) || (offer->table_count && !offer->tables)) {
         base_report_add(report, "transfer_invalid", NULL, "its size and all pointers set", NULL, "the offer");
+        core_count_refused(core, "transfer_invalid");
         return KVFERRY_INVALID;
     }
-    if (!valid_id(offer->transfer_id, report))
+    if (!valid_id(core, offer->transfer_id, report))
         return KVFERRY_INVALID;
     core_supply *known = core_supply_find(core, offer->transfer_id);
     kvferry_status status = check_id(core, offer->transfer_id, known, report);

@@ -3,6 +3,7 @@
  * Faults that others have had in the field, each as a test that fails on the design that had it. The comment names
  * the public report. Those of planning and engines are tested there.
  */
+#include "node/metrics.h"
 #include "node/rig_test.h"
 
 static kvferry_node_statistics counts_of(rig *r, size_t index)
@@ -83,7 +84,7 @@ static void a_writers_word_may_be_ahead_of_its_bytes(void **state)
     rig_free(t.r);
 }
 
-/* sglang#30254, LMCache#5048: half-written blocks are sent. */
+/* sglang#30254, LMCache#5048, #5049: half-written blocks are sent. */
 static void nothing_is_sent_before_it_is_ready(void **state)
 {
     (void)state;
@@ -99,7 +100,7 @@ static void nothing_is_sent_before_it_is_ready(void **state)
     rig_free(t.r);
 }
 
-/* vllm#44238, LMCache#1350: done is said before the bytes are there. */
+/* vllm#44238, kvcache-ai/vllm#3, LMCache#1350: done is said before the bytes are there. */
 static void done_comes_after_the_last_write(void **state)
 {
     (void)state;
@@ -182,12 +183,32 @@ static void a_second_load_is_answered_at_once(void **state)
 
 /* --- failure, time, identity --------------------------------------------------------------------------------- */
 
-/* vllm#35943, #36014, #50719, #55870: a reader waits for ever. */
-static void every_ask_ends_before_its_deadline_is_long_over(void **state)
+/* vllm#35943, #36014, #50719, #55870: a reader waits for ever for a writer that lives, and never is ready. */
+static void every_ask_ends_at_its_deadline(void **state)
 {
     (void)state;
     two t = begin(1, 1);
-    rig_kill(t.r, t.p); /* nobody ever answers */
+    assert_int_equal(rig_offer(t.r, t.p, "t", 5, 8, KVFERRY_NOT_READY), KVFERRY_OK);
+    ask(&t, t.d, "t");
+    rig_wait(t.r, RIG_TRANSFER_MS - 1);
+    rig_quiet(t.r, t.d);
+    rig_quiet(t.r, t.p);
+    rig_wait(t.r, 1);
+    ended(&t, t.d, "t", KVFERRY_OUTCOME_EXPIRED, "deadline");
+    ended(&t, t.p, "t", KVFERRY_OUTCOME_FAILED, "deadline");
+    rig_wait(t.r, RIG_LEASE_MS);
+    rig_quiet(t.r, t.d); /* one end on each side, whatever comes later */
+    rig_quiet(t.r, t.p);
+    assert_true(core_idle(t.r->nodes[t.d].core) && core_idle(t.r->nodes[t.p].core));
+    rig_free(t.r);
+}
+
+/* The same, where nobody ever answers. */
+static void an_ask_of_nobody_ends_too(void **state)
+{
+    (void)state;
+    two t = begin(1, 1);
+    rig_kill(t.r, t.p);
     ask(&t, t.d, "a");
     t.r->nodes[t.d].cut = true;
     assert_int_equal(rig_ask(t.r, t.d, "never", t.p, 20, 8), KVFERRY_OK);
@@ -338,7 +359,7 @@ static void a_wrong_engine_is_an_error_that_is_counted(void **state)
 }
 
 /* Mooncake#4071: without an id the transfer is silently off. */
-static void a_missing_id_is_an_error(void **state)
+static void a_missing_id_is_an_error_that_is_counted(void **state)
 {
     (void)state;
     two t = begin(1, 1);
@@ -347,20 +368,111 @@ static void a_missing_id_is_an_error(void **state)
     kvferry_report_clear(t.r->report);
     assert_int_equal(core_ask(t.r->nodes[t.d].core, &none, t.r->now, t.r->report), KVFERRY_INVALID);
     assert_true(rig_reports(t.r, "transfer_invalid"));
+    assert_int_equal(counts_of(t.r, t.d).refused, 1);
+    assert_int_equal(rig_offer(t.r, t.p, "", 5, 8, KVFERRY_READY), KVFERRY_INVALID);
+    assert_true(rig_reports(t.r, "transfer_invalid"));
+    assert_int_equal(counts_of(t.r, t.p).refused, 1);
+    assert_string_equal(core_refusals(t.r->nodes[t.p].core)->of[0].code, "transfer_invalid");
     rig_free(t.r);
 }
 
-/* vllm#29503, #49230, #54338: another dtype, and the bits are read as what they are not. */
+/*
+ * vllm#29503, #49230, #55776, dynamo#10027: another model or configuration, no or half a check, a crash or a silent mix.
+ * vllm#54338, kvcached#424: the bits are read as what they are not, cells are wider than is believed.
+ */
 static void other_caches_are_refused_before_a_byte_moves(void **state)
 {
     (void)state;
+    const struct {
+        rig_shape shape;
+        const char *code;
+    } others[] = {
+        {{.engine_id = "decode", .tps = 1, .pps = 1, .model = "test/other"}, "identity_differs"},
+        {{.engine_id = "decode", .tps = 1, .pps = 1, .dtype = "float16"}, "dtype_differs"},
+        {{.engine_id = "decode", .tps = 1, .pps = 1, .heads = 2 * RIG_HEADS}, "global_extent_differs"},
+        {{.engine_id = "decode", .tps = 1, .pps = 1, .long_cells = true}, "cell_bytes_differ"},
+        {{.engine_id = "decode", .tps = 1, .pps = 1, .state = true}, "stream_missing"},
+    };
+    for (size_t i = 0; i < sizeof(others) / sizeof(*others); i++) {
+        two t = {.r = rig_create()};
+        t.p = rig_engine(t.r, "prefill", 1, 1);
+        t.d = rig_engine_of(t.r, &others[i].shape);
+        offer(&t, t.p, "t");
+        ask(&t, t.d, "t");
+        ended(&t, t.d, "t", KVFERRY_OUTCOME_FAILED, others[i].code);
+        assert_int_equal(t.r->nodes[t.p].write_count, 0);
+        rig_free(t.r);
+    }
+}
+
+/* The same rows: what may differ is no part of the check. */
+static void other_ranks_of_the_same_caches_are_served(void **state)
+{
+    (void)state;
     two t = {.r = rig_create()};
-    t.p = rig_engine(t.r, "prefill", 1, 1);
-    t.d = rig_engine_of(t.r, &(rig_shape){.engine_id = "decode", .tps = 1, .pps = 1, .dtype = "float16"});
-    offer(&t, t.p, "t");
+    t.p = rig_engine(t.r, "prefill", 2, 2);
+    t.d = rig_engine(t.r, "decode", 1, 1);
+    for (size_t i = t.p; i < t.p + 4; i++)
+        offer(&t, i, "t");
     ask(&t, t.d, "t");
-    ended(&t, t.d, "t", KVFERRY_OUTCOME_FAILED, "dtype_differs");
+    rig_expect_done(t.r, t.d, "t");
+    rig_free(t.r);
+}
+
+/* vllm#47466: the prompt was padded for drafts, so the state has seen a token more than the reader goes on from. */
+static void a_state_of_another_position_is_not_moved(void **state)
+{
+    (void)state;
+    two t = {.r = rig_create()};
+    const rig_shape p = {.engine_id = "prefill", .tps = 1, .pps = 1, .state = true};
+    const rig_shape d = {.engine_id = "decode", .tps = 1, .pps = 1, .state = true};
+    t.p = rig_engine_of(t.r, &p);
+    t.d = rig_engine_of(t.r, &d);
+    assert_int_equal(rig_offer(t.r, t.p, "t", 5, 8, KVFERRY_READY), KVFERRY_OK);
+    assert_int_equal(rig_ask(t.r, t.d, "t", t.p, 9, 7), KVFERRY_OK);
+    ended(&t, t.d, "t", KVFERRY_OUTCOME_FAILED, "state_position");
     assert_int_equal(t.r->nodes[t.p].write_count, 0);
+    assert_int_equal(rig_offer(t.r, t.p, "u", 5, 7, KVFERRY_READY), KVFERRY_OK);
+    assert_int_equal(rig_ask(t.r, t.d, "u", t.p, 9, 7), KVFERRY_OK);
+    rig_expect_done(t.r, t.d, "u");
+    rig_free(t.r);
+}
+
+/* vllm#43828: something that is counted is not as the one who counts believes, and that ends the process. */
+static void metrics_take_whatever_is_counted(void **state)
+{
+    (void)state;
+    two t = begin(1, 1);
+    node_metrics metrics = {0};
+    base_text text = {0};
+    kvferry_node_statistics counts;
+    node_metrics_begin(&metrics);
+    char code[400];
+    for (unsigned i = 0; i < 300; i++) {
+        snprintf(code, sizeof(code), i % 3 ? "%0*u\"}\n{" : "code_%0*u", (int)(i % 9 ? 1 : 390), i);
+        node_metrics_count(&metrics, &(kvferry_event){.kind = KVFERRY_EVENT_ENDED, .side = KVFERRY_SIDE_DECODE,
+                                                      .outcome = KVFERRY_OUTCOME_FAILED, .code = code,
+                                                      .elapsed_ns = i % 5 ? UINT64_MAX : 0,
+                                                      .bytes = UINT64_MAX});
+        offer(&t, t.p, base_format("t%u", i));
+        assert_int_equal(core_abort(t.r->nodes[t.p].core, KVFERRY_SIDE_PREFILL, base_format("t%u", i), t.r->now),
+                         KVFERRY_OK);
+    }
+    node_metrics_refused(&metrics, core_refusals(t.r->nodes[t.p].core));
+    counts = counts_of(t.r, t.p);
+    counts.quarantined_blocks = counts.queued_copies = UINT64_MAX; /* less was taken away than was there */
+    node_metrics_publish(&metrics, &counts);
+    node_metrics_write(&metrics, "engine_id=\"p\"", &text);
+    assert_false(text.failed);
+    assert_non_null(strstr(text.data, "code=\"more\""));
+    assert_non_null(strstr(text.data, "code=\"other\""));
+    for (const char *line = text.data; *line; line = strchr(line, '\n') + 1)
+        assert_int_equal(strncmp(line, "kvferry_", 8) != 0 && *line != '#', 0);
+    free(text.data);
+    node_metrics_end(&metrics);
+    offer(&t, t.p, "last");
+    ask(&t, t.d, "last");
+    rig_expect_done(t.r, t.d, "last");
     rig_free(t.r);
 }
 
@@ -422,7 +534,8 @@ int main(void)
         cmocka_unit_test(an_expected_request_does_not_run_out),
         cmocka_unit_test(an_empty_offer_is_a_failure_and_no_success),
         cmocka_unit_test(a_second_load_is_answered_at_once),
-        cmocka_unit_test(every_ask_ends_before_its_deadline_is_long_over),
+        cmocka_unit_test(every_ask_ends_at_its_deadline),
+        cmocka_unit_test(an_ask_of_nobody_ends_too),
         cmocka_unit_test(an_aborted_load_is_given_back_when_the_writer_dies),
         cmocka_unit_test(one_writer_that_fails_fails_the_ask_at_once),
         cmocka_unit_test(what_is_unknown_or_twice_is_counted_and_ignored),
@@ -431,8 +544,11 @@ int main(void)
         cmocka_unit_test(a_restarted_writer_is_named_soon_and_serves_the_next),
         cmocka_unit_test(an_idle_connection_that_died_is_opened_again),
         cmocka_unit_test(a_wrong_engine_is_an_error_that_is_counted),
-        cmocka_unit_test(a_missing_id_is_an_error),
+        cmocka_unit_test(a_missing_id_is_an_error_that_is_counted),
         cmocka_unit_test(other_caches_are_refused_before_a_byte_moves),
+        cmocka_unit_test(other_ranks_of_the_same_caches_are_served),
+        cmocka_unit_test(a_state_of_another_position_is_not_moved),
+        cmocka_unit_test(metrics_take_whatever_is_counted),
         cmocka_unit_test(verify_compares_what_arrived),
         cmocka_unit_test(the_writer_waits_for_every_reader_that_gets_something),
         cmocka_unit_test(a_bad_message_is_answered_and_the_next_is_served),

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Workers that are killed, stopped and restarted while transfers run: death_test TRANSPORT [FIRST
- * COUNT]. A seed chooses who, how and when. LESSONS: a late write into blocks of a new owner; a
- * restarted worker that is taken for the old one; a request without an end.
+ * COUNT]. A seed chooses who, how and when. sglang#24527: a late write into blocks of a new owner;
+ * smg#2492, nixl#795, vllm#50047: a restarted worker that is taken for the old one; vllm#35943: a
+ * request without an end; vllm#46283: blocks that are not given back when the writer dies.
  */
 #include <stdio.h>
 #include <string.h>

@@ -322,8 +322,42 @@ def sizes():
             yield f"{path}: {count} lines; is it one subject?"
 
 
+def reported(source):
+    """Reports as comments name them: the ones behind a comma are of the same tracker."""
+    tracker = ""
+    for name, number in re.findall(r"(?:\b((?:[\w-]+/)?[\w-]+))?#(\d+)\b", source):
+        tracker = name or tracker
+        if tracker:
+            yield f"{tracker}#{number}"
+
+
+def lessons():
+    """Each fault of others that the proof lists has its test, which names it; and the list has all that tests name."""
+    page = text("docs/proof.md").split("## Faults that others have had", 1)[1].split("\n## ", 1)[0]
+    trackers = {name.split("#")[0] for name in reported(page)}
+    listed = set(reported(page))
+    for line in page.splitlines():
+        cells = line.split("|")
+        if len(cells) != 5 or "#" not in cells[1]:
+            continue
+        named = re.findall(r"`([^`]+)`", cells[3])
+        tests = [name for name in named if "/" in name]
+        sources = {path: text(path) for path in tests if os.path.isfile(os.path.join(ROOT, path))}
+        whole = "\n".join(sources.values())
+        yield from (f"docs/proof.md: no file {path}" for path in tests if path not in sources)
+        yield from (f"docs/proof.md: no test {name}" for name in named
+                    if "/" not in name and not re.search(rf"(?m)^(static void|def) {name}\(", whole))
+        yield from (f"docs/proof.md: no test names {name}"
+                    for name in sorted(set(reported(cells[1])) - set(reported(whole))))
+    for path in files("_test.c", ".py"):
+        if is_test(path) or os.path.basename(path).startswith("test_"):
+            for name in sorted(set(reported(text(path)))):
+                if name.split("#")[0] in trackers and name not in listed:
+                    yield f"{path}: {name} is not in the list of docs/proof.md"
+
+
 CHECKS = [symbols, header_comments, manual, faults, reasons, layers, readmes, links, words, licences,
-          sizes]
+          sizes, lessons]
 
 
 def main():

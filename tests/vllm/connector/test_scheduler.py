@@ -55,6 +55,7 @@ def test_prompt_logprobs_are_computed_whole(hybrid):
     ("tokens", "computed", "wanted"), [(33, 0, 32), (33, 16, 16), (2, 0, 1), (33, 32, 0), (1, 0, 0)]
 )
 def test_decode_of_state_asks_for_all_but_the_last(hybrid, embeds, tokens, computed, wanted):
+    """vllm#47466: the last token is computed anew, and never was part of the state that is loaded."""
     one = request(tokens, decode_params(), embeds=embeds)
     assert consumer(hybrid).get_num_new_matched_tokens(one, computed) == (wanted, wanted > 0)
 
@@ -102,6 +103,7 @@ def test_a_window_ends_before_the_element_that_is_computed_again():
 
 @pytest.mark.parametrize(("table", "live"), [([5], [5]), ([0, 5, 6, 7], [5]), ([5, 6], [5]), ([], [])])
 def test_live_state_block(table, live):
+    """vllm#47466: blocks of drafts lie behind the one that has the state."""
     assert half.live_state_block(table, STATE) == live
 
 
@@ -194,6 +196,7 @@ def test_a_request_that_ends_otherwise_is_withdrawn(hybrid, status):
 
 
 def test_preempted_in_its_last_step_is_no_success(attention):
+    """vllm#50297: its list of blocks is empty."""
     scheduler, one = producer(attention), request(33, prefill_params())
     scheduler.on_new_request(one)
     finish(one, 33)
@@ -215,6 +218,7 @@ def test_a_state_that_ran_on_is_not_offered(hybrid):
 
 @pytest.mark.parametrize("missing", ["transfer_id", "remote_engine_id", "remote_bootstrap_addr"])
 def test_a_missing_key_is_counted_and_computed_here(hybrid, missing):
+    """Mooncake#4071: the transfer is silently off."""
     params = decode_params()
     del params[missing]
     scheduler, one = consumer(hybrid), request(33, params)
