@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import random
 import sys
@@ -334,10 +335,44 @@ async def drafts(rig: Rig, samples: Samples) -> str:
     return f"{accepted:.0f} of {drafted:.0f} accepted"
 
 
+async def draft_cells(rig: Rig, samples: Samples) -> str:
+    """The decode server has, bit by bit, what the prefill server's draft layers kept of each token that was moved."""
+
+    async def found(kind: str) -> tuple[dict[str, int], dict[str, int]]:
+        """The checksums of all cells that were sent, and of all that are there."""
+        await rig.empty()
+        rig.damage_file.write_text(kind)
+        rig.cells_file.touch()
+        rig.tally.judge(await rig.ask(samples.long[:4]))
+        await rig.empty()  # and all of them have written what they have
+        sides: dict[str, dict[str, int]] = {"PREFILL": {}, "DECODE": {}}
+        for line in rig.cells_file.read_text().splitlines():
+            side, transfer, cells = json.loads(line)
+            sides[side] |= {f"{transfer}: {name}": checksum for name, checksum in cells.items()}
+        rig.cells_file.unlink()
+        return sides["PREFILL"], sides["DECODE"]
+
+    try:
+        sent, received = await found("")
+        wrong = [name for name, checksum in received.items() if sent.get(name) != checksum]
+        if wrong:
+            raise Failed(f"{len(wrong)} of {len(received)} cells are not the prefill server's, such as {wrong[0]}")
+        if len(received) < 0.9 * len(sent) or not received:
+            raise Failed(f"{len(sent)} cells were sent, and {len(received)} arrived")
+        sent, damaged = await found("drafts")
+        alike = sum(sent.get(name) == checksum for name, checksum in damaged.items())
+        if alike or not damaged:
+            raise Failed(f"the draft layers were zeroed on the way, and {alike} of {len(damaged)} cells are alike")
+    finally:
+        rig.damage_file.write_text("")
+        rig.cells_file.unlink(missing_ok=True)
+    return f"{len(received):,} cells alike, none if damaged"
+
+
 Check = Callable[[Rig, Samples], Awaitable[str]]
 
 
-def checks_of(pair: Pair, bootstrap: bool, damages: bool) -> dict[str, Check]:
+def checks_of(pair: Pair, bootstrap: bool, hooks: bool) -> dict[str, Check]:
     """The checks that a pair has, by name."""
     found: dict[str, Check] = {
         "cold": cold,
@@ -353,10 +388,12 @@ def checks_of(pair: Pair, bootstrap: bool, damages: bool) -> dict[str, Check]:
     found["other tokens"] = other_tokens
     if pair.model.embeddings:
         found["embeddings"] = embeddings
-    if damages:
+    if hooks:
         found["damage"] = damage
     if bootstrap:
         found |= {"aborts": aborts, "restart": restart}
     if pair.drafts:
         found["drafts"] = drafts
+        if hooks:
+            found["draft cells"] = draft_cells
     return {**found, "accuracy": accuracy, "health": health}

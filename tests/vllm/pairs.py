@@ -211,26 +211,21 @@ class Connector:
     #: It takes vLLM's Mooncake parameters. Otherwise those that the prefill server's answer has (NIXL).
     bootstrap: bool = True
     roles: tuple[str, str] = ("kv_producer", "kv_consumer")
-    #: What differs on the decode server.
-    decode: dict[str, Any] = field(default_factory=dict)
 
     def of(self, role: int) -> dict[str, Any]:
-        return {**self.config, **(self.decode if role == 1 else {}), "kv_role": self.roles[role]}
+        return {**self.config, "kv_role": self.roles[role]}
 
 
-KVFERRY = {"kv_connector": "KvferryConnector", "kv_connector_module_path": "kvferry.vllm"}
-#: kvferry's with the hook that takes caches away.
-DAMAGING = {"kv_connector": "DamagingConnector", "kv_connector_module_path": "damage"}
+#: With the hooks of the harness, which do nothing while nothing is asked of them.
+KVFERRY = {"kv_connector": "HookedConnector", "kv_connector_module_path": "hooks"}
 
 
 CONNECTORS = {
     connector.name: connector
     for connector in (
-        Connector("kvferry", KVFERRY, decode=DAMAGING),
-        Connector("kvferry-both", KVFERRY, roles=("kv_both", "kv_both"), decode=DAMAGING),
-        Connector(
-            "kvferry-mooncake", {**KVFERRY, "kv_connector_extra_config": {"engine": "mooncake"}}, decode=DAMAGING
-        ),
+        Connector("kvferry", KVFERRY),
+        Connector("kvferry-both", KVFERRY, roles=("kv_both", "kv_both")),
+        Connector("kvferry-mooncake", {**KVFERRY, "kv_connector_extra_config": {"engine": "mooncake"}}),
         Connector(
             "mooncake",
             {

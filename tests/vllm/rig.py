@@ -85,12 +85,14 @@ class Rig:
         self.tally = Tally()
         self.damage_file = folder / "damage"
         self.damage_file.write_text("")
+        self.cells_file = folder / "draft-cells"
         self.proxy: subprocess.Popen[bytes] | None = None
         self.proxy_url = ""
         self.embedding: Any = None
         self.variables = {
             **variables,
             "KVFERRY_TEST_DAMAGE": f"@{self.damage_file}",
+            "KVFERRY_TEST_DRAFT_CELLS": str(self.cells_file),
             "VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT": str(GIVE_UP_SECONDS),
         }
         self.model_folder = pair.model.path(made)
