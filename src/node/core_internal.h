@@ -13,6 +13,7 @@
  *   core_part.c      decode: one source of an ask         core_status.c   counts and state for people
  *   core_words.c     reasons, log lines, the dead         core_name.c     whose key is whose
  *   core_job.c       long work, a little at a time        core_sum.c      checksums for verify
+ *   core_share.c     prefill: what is kept for whom
  */
 #ifndef KVFERRY_NODE_CORE_INTERNAL_H
 #define KVFERRY_NODE_CORE_INTERNAL_H
@@ -340,6 +341,14 @@ void core_owners_free(node_core *core);
 /* Marks or unmarks the blocks; how many they are. */
 uint64_t core_owners_set(node_core *core, const kvferry_block_table *tables, size_t count, bool owned);
 
+/* What is kept for one that asks too early. */
+typedef struct core_share {
+    core_supply *early; /* records of what was not offered yet, that it made */
+    size_t early_count;
+    core_member *parked; /* that have tables of it */
+    uint64_t parked_bytes;
+} core_share;
+
 /* --- the core ------------------------------------------------------------------------------------------- */
 
 typedef struct core_tombstone {
@@ -402,11 +411,12 @@ struct node_core {
     core_channel *channels;
     core_write *writes;
     core_supply *offers;
-    core_supply *early_offers, *expected_offers, *past_offers;
+    core_supply *expected_offers, *past_offers; /* the early ones are in shares */
     size_t early_count, expected_count, past_count;
     size_t kept_members; /* of all offers that are early or past */
     size_t offer_count; /* not released */
-    uint64_t early_bytes; /* of tables of asks that wait for an offer */
+    uint64_t early_bytes; /* of tables of asks */
+    core_share strangers;
     uint64_t told[CORE_TOLD];
     size_t told_at;
 

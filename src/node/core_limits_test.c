@@ -143,6 +143,74 @@ static void early_asks_are_bounded_and_the_oldest_goes(void **state)
     rig_free(r);
 }
 
+/* A peer that asks for much that is not offered, and another one. */
+typedef struct flood {
+    rig *r;
+    size_t p, floods, other;
+} flood;
+
+static flood begin_flood(uint32_t max_transfers, uint64_t max_message_bytes)
+{
+    flood f = {.r = rig_create()};
+    f.floods = rig_engine(f.r, "floods", 1, 1);
+    f.other = rig_engine(f.r, "other", 1, 1);
+    f.r->options.max_transfers = max_transfers;
+    f.r->options.max_message_bytes = max_message_bytes;
+    f.p = rig_engine(f.r, "prefill", 1, 1);
+    return f;
+}
+
+static void too_many_early_asks_of_one_peer_cost_no_other(void **state)
+{
+    (void)state;
+    flood f = begin_flood(4, 1 << 20);
+    assert_int_equal(rig_ask(f.r, f.other, "wanted", f.p, 1, 8), KVFERRY_OK);
+    for (uint32_t i = 0; i < 8; i++)
+        assert_int_equal(rig_ask(f.r, f.floods, base_format("t%u", i), f.p, 1 + 2 * i, 8), KVFERRY_OK);
+    for (uint32_t i = 0; i < 5; i++) /* its own oldest ones */
+        rig_expect_end(f.r, f.floods, base_format("t%u", i), KVFERRY_OUTCOME_FAILED, "too_many_transfers");
+    rig_quiet(f.r, f.other);
+    assert_int_equal(rig_offer(f.r, f.p, "wanted", 5, 8, KVFERRY_READY), KVFERRY_OK);
+    rig_expect_done(f.r, f.other, "wanted");
+    assert_int_equal(rig_offer(f.r, f.p, "t7", 5, 8, KVFERRY_READY), KVFERRY_OK);
+    rig_expect_done(f.r, f.floods, "t7");
+    rig_free(f.r);
+}
+
+/* Asks for 8 tokens, with a long table that ends in null blocks. */
+static void ask_long(flood *f, size_t index, const char *id, uint32_t block)
+{
+    uint32_t blocks[1000] = {block, block + 1};
+    const kvferry_block_table table = {"attn", 0, blocks, 1000};
+    const kvferry_ask ask = {.size = sizeof(kvferry_ask), .transfer_id = id, .engine_id = "prefill",
+                             .where = f->r->nodes[f->p].address, .tokens = 8, .tables = &table, .table_count = 1};
+    assert_int_equal(core_ask(f->r->nodes[index].core, &ask, f->r->now, f->r->report), KVFERRY_OK);
+    rig_run(f->r);
+}
+
+enum { LONG_ASKS = 15 };
+
+static void too_much_that_one_peer_wants_early_costs_no_other(void **state)
+{
+    (void)state;
+    flood f = begin_flood(64, 2048); /* 32 KiB of tables: 8 of them */
+    for (uint32_t i = 0; i < LONG_ASKS; i++)
+        ask_long(&f, f.floods, base_format("t%u", i), 1 + 2 * i);
+    ask_long(&f, f.other, "wanted", 1);
+    size_t asks = f.r->sent[WIRE_ASK];
+    assert_int_equal(rig_offer(f.r, f.p, "wanted", 5, 8, KVFERRY_READY), KVFERRY_OK);
+    rig_expect_done(f.r, f.other, "wanted"); /* it was kept */
+    assert_int_equal(f.r->sent[WIRE_ASK], asks);
+    for (uint32_t i = 0; i < LONG_ASKS; i++)
+        assert_int_equal(rig_offer(f.r, f.p, base_format("t%u", i), 5, 8, KVFERRY_READY), KVFERRY_OK);
+    rig_expect_done(f.r, f.floods, "t1");
+    rig_wait(f.r, 2 * RIG_RETRY_MS); /* what was not kept is asked again */
+    rig_expect_done(f.r, f.floods, "t0");
+    for (uint32_t i = 2; i < LONG_ASKS; i++)
+        rig_expect_done(f.r, f.floods, base_format("t%u", i));
+    rig_free(f.r);
+}
+
 static void one_offer_serves_one_decode_engine(void **state)
 {
     (void)state;
@@ -267,6 +335,8 @@ int main(void)
         cmocka_unit_test(a_request_that_the_source_cannot_serve_is_refused_with_all_reasons),
         cmocka_unit_test(transfers_are_limited),
         cmocka_unit_test(early_asks_are_bounded_and_the_oldest_goes),
+        cmocka_unit_test(too_many_early_asks_of_one_peer_cost_no_other),
+        cmocka_unit_test(too_much_that_one_peer_wants_early_costs_no_other),
         cmocka_unit_test(one_offer_serves_one_decode_engine),
         cmocka_unit_test(many_transfers_leave_no_more_than_is_remembered),
         cmocka_unit_test(verify_agrees),

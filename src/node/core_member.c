@@ -38,6 +38,7 @@ void core_member_shrink(core_member *member)
 
 static void leave_tables(node_core *core, core_member *member)
 {
+    core_share_unpark(member);
     base_arena_free(&member->arena);
     core->early_bytes -= member->table_bytes;
     member->tables = NULL;
@@ -119,6 +120,7 @@ bool core_member_ask(node_core *core, core_member *member, core_target *target, 
     member->table_count = ask->table_count;
     member->table_bytes = core_tables_size(ask->tables, ask->table_count);
     core->early_bytes += member->table_bytes;
+    core_share_park(target, member);
     memcpy(member->attempt, ask->attempt, sizeof(member->attempt));
     member->asked = true;
     member->verify = ask->verify;
@@ -129,6 +131,18 @@ bool core_member_ask(node_core *core, core_member *member, core_target *target, 
     member->state = CORE_MEMBER_WAITS;
     core_target_busy(core, target, true);
     return true;
+}
+
+void core_member_forget_ask(node_core *core, core_member *member)
+{
+    core_target *target = core_target_find(core, member->incarnation);
+    if (target && target->busy)
+        core_target_busy(core, target, false);
+    leave_tables(core, member);
+    member->attempt[0] = 0;
+    member->asked = false;
+    member->state = CORE_MEMBER_EXPECTED;
+    core_supply_schedule(core, member->offer);
 }
 
 void core_member_proceed(node_core *core, core_member *member)

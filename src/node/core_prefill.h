@@ -24,6 +24,7 @@ struct core_target {
     void *binding;
     size_t binding_size;
     core_channel *channel;
+    core_share share;
     core_timer timer;
     UT_hash_handle hh;
 };
@@ -116,7 +117,8 @@ struct core_member {
     core_write *writes; /* in flight */
     size_t write_count;
     core_channel *channel; /* in whose queue it is */
-    core_member *slot_prev, *slot_next, *queue_prev, *queue_next;
+    core_share *share;     /* that its tables are in; NULL: none */
+    core_member *slot_prev, *slot_next, *queue_prev, *queue_next, *share_prev, *share_next;
     core_member *next; /* of the offer */
 };
 
@@ -147,6 +149,8 @@ struct core_supply {
     core_event *ended, *released;
     core_timer timer;
     core_supply *prev, *next; /* of the early, or of the past ones */
+    core_share *share;        /* early, and not expected: whose */
+    core_supply *share_prev, *share_next;
     UT_hash_handle hh;
 };
 
@@ -164,8 +168,22 @@ uint64_t core_supply_held_until(const core_supply *offer);
 /* Everything of both sides. */
 void core_abort_all(node_core *core);
 void core_supplies_free(node_core *core);
-/* Finds, or makes a record of what was not offered yet. NULL: out of memory. */
-core_supply *core_supply_get(node_core *core, const char *id);
+/* Finds, or makes a record of what was not offered yet, for the target (NULL: whoever). NULL: out of memory. */
+core_supply *core_supply_get(node_core *core, const char *id, core_target *target);
+
+/* --- shares: core_share.c ------------------------------------------------------------------------------ */
+
+/* `target` NULL: of nobody that is known. */
+void core_share_enter(node_core *core, core_target *target, core_supply *offer);
+void core_share_leave(core_supply *offer);
+/* The oldest early offer of who has most of them; NULL: there is none. */
+core_supply *core_share_oldest(const node_core *core);
+void core_share_park(core_target *target, core_member *member);
+void core_share_unpark(core_member *member);
+/* Room for tables of an ask, at the cost of who has more of it. false: there is none, the target itself has most. */
+bool core_share_room(node_core *core, core_target *target, uint64_t bytes);
+/* Of a target that goes. */
+void core_share_end(node_core *core, core_share *share);
 
 core_member *core_member_find(core_supply *offer, const char *incarnation);
 core_member *core_member_add(node_core *core, core_supply *offer, const char *incarnation);
@@ -174,6 +192,8 @@ size_t core_kept_limit(const node_core *core);
 /* Of its reasons only the first. */
 void core_member_shrink(core_member *member);
 bool core_member_ask(node_core *core, core_member *member, core_target *target, const wire_ask *ask);
+/* As if it had not asked: it will again. */
+void core_member_forget_ask(node_core *core, core_member *member);
 void core_member_send_verdict(node_core *core, core_member *member, core_link link);
 /* Ends what the member wants; its write is canceled first, and the verdict comes when it is over. */
 void core_member_settle(node_core *core, core_member *member, wire_outcome outcome, const char *code,

@@ -4,9 +4,6 @@
 
 #include <stdio.h>
 
-/* How much of tables of asks that wait is kept, in messages of the greatest size. */
-enum { PARKED_MESSAGES = 16 };
-
 /* A verdict about what has no member. */
 static void send_refusal(node_core *core, core_link link, const wire_message *about, const char *code,
                          const char *expected, const char *found, const char *text)
@@ -194,7 +191,7 @@ static core_target *speaker(node_core *core, core_link link, core_line *line, co
 void core_received_ask(node_core *core, core_link link, core_line *line, const wire_message *message)
 {
     core_target *target = speaker(core, link, line, message);
-    core_supply *offer = target ? core_supply_get(core, message->transfer_id) : NULL;
+    core_supply *offer = target ? core_supply_get(core, message->transfer_id, target) : NULL;
     if (!offer)
         return;
     core_member *member = core_member_find(offer, message->sender);
@@ -209,9 +206,8 @@ void core_received_ask(node_core *core, core_link link, core_line *line, const w
         repeat_ask(core, link, member, message);
     } else if (member) {
         uint64_t size = core_tables_size(message->body.ask.tables, message->body.ask.table_count);
-        bool room = core->early_bytes + size <= PARKED_MESSAGES * core->options.max_message_bytes;
         /* What finds no room now is not kept: it will be asked again. */
-        if (room && core_member_ask(core, member, target, &message->body.ask))
+        if (core_share_room(core, target, size) && core_member_ask(core, member, target, &message->body.ask))
             core_member_proceed(core, member);
         if (member->state < CORE_MEMBER_WRITTEN)
             send_waiting(core, link, message, message->body.ask.attempt);
@@ -271,7 +267,7 @@ static bool settle_apart(node_core *core, core_link link, core_line *line, const
     }
     if (member && member->state != CORE_MEMBER_SETTLED)
         return false;
-    offer = offer ? offer : core_supply_get(core, message->transfer_id);
+    offer = offer ? offer : core_supply_get(core, message->transfer_id, NULL);
     if (offer && !member && core->kept_members < core_kept_limit(core))
         member = core_member_add(core, offer, sender);
     if (member) {
@@ -288,7 +284,7 @@ void core_received_settle(node_core *core, core_link link, core_line *line, cons
     if (!core_target_speaking(line, message) && settle_apart(core, link, line, message))
         return;
     core_target *target = speaker(core, link, line, message);
-    core_supply *offer = target ? core_supply_get(core, message->transfer_id) : NULL;
+    core_supply *offer = target ? core_supply_get(core, message->transfer_id, target) : NULL;
     if (!offer)
         return;
     offer->held = true;

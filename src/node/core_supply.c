@@ -56,12 +56,13 @@ static void leave_list(node_core *core, core_supply *offer)
         DL_DELETE(core->expected_offers, offer);
         core->expected_count--;
     } else if (offer->state == CORE_SUPPLY_EARLY) {
-        DL_DELETE(core->early_offers, offer);
+        core_share_leave(offer);
         core->early_count--;
     }
 }
 
-static void enter_list(node_core *core, core_supply *offer)
+/* `target`: for whom, where it is early. */
+static void enter_list(node_core *core, core_supply *offer, core_target *target)
 {
     core->kept_members += offer->member_count;
     if (offer->state == CORE_SUPPLY_PAST) {
@@ -71,7 +72,7 @@ static void enter_list(node_core *core, core_supply *offer)
         DL_APPEND(core->expected_offers, offer);
         core->expected_count++;
     } else {
-        DL_APPEND(core->early_offers, offer);
+        core_share_enter(core, target, offer);
         core->early_count++;
     }
 }
@@ -149,7 +150,7 @@ static void on_time(node_core *core, void *owner)
     if (over && offer->state == CORE_SUPPLY_EARLY && offer->expected) {
         leave_list(core, offer);
         offer->expected = false;
-        enter_list(core, offer);
+        enter_list(core, offer, NULL);
         offer->lease_end = core_after(core, core->options.remember_ns);
         over = false;
     }
@@ -188,7 +189,7 @@ static void remember(node_core *core, core_supply *offer)
     core_supply_schedule(core, offer);
     for (core_member *member = offer->members; member; member = member->next)
         core_member_shrink(member);
-    enter_list(core, offer);
+    enter_list(core, offer, NULL);
     while (core->past_offers != offer && (core->past_count > core->options.max_transfers ||
                                           core->kept_members > core_kept_limit(core)))
         forget(core, core->past_offers);
@@ -272,10 +273,10 @@ static core_supply *make_offer(node_core *core, const char *id)
     return offer;
 }
 
-/* The oldest goes where there are too many. */
+/* Where there are too many, who has most of them loses its oldest. */
 static void drop_early(node_core *core)
 {
-    core_supply *oldest = core->early_offers;
+    core_supply *oldest = core_share_oldest(core);
     core->statistics.ignored++;
     settle_all(core, oldest, WIRE_FAILED, "too_many_transfers",
                "too many asks wait for what was not offered", NULL);
@@ -283,17 +284,17 @@ static void drop_early(node_core *core)
 }
 
 /* A record of what was not offered yet. */
-static core_supply *make_early(node_core *core, const char *id, bool expected)
+static core_supply *make_early(node_core *core, const char *id, bool expected, core_target *target)
 {
     core_supply *offer = make_offer(core, id);
     if (!offer)
         return NULL;
     offer->expected = expected;
     offer->lease_end = core_after(core, expected ? core->options.lease_ns : core->options.remember_ns);
-    while (!expected && core->early_offers && (core->early_count >= core->options.max_transfers ||
+    while (!expected && core->early_count && (core->early_count >= core->options.max_transfers ||
                                                core->kept_members > core_kept_limit(core)))
         drop_early(core);
-    enter_list(core, offer);
+    enter_list(core, offer, target);
     core_supply_schedule(core, offer);
     return offer;
 }
@@ -345,11 +346,11 @@ kvferry_status core_expect(node_core *core, const char *transfer_id, uint64_t no
         return refuse(core, report, "too_many_transfers",
                       base_format("at most %u", core->options.max_transfers), "as many", transfer_id);
     if (!known)
-        return make_early(core, transfer_id, true) ? KVFERRY_OK : KVFERRY_NO_MEMORY;
+        return make_early(core, transfer_id, true, NULL) ? KVFERRY_OK : KVFERRY_NO_MEMORY;
     leave_list(core, known);
     known->expected = true;
     known->lease_end = core_after(core, core->options.lease_ns);
-    enter_list(core, known);
+    enter_list(core, known, NULL);
     core_supply_schedule(core, known);
     return KVFERRY_OK;
 }
@@ -463,10 +464,10 @@ kvferry_status core_supply_abort(node_core *core, const char *transfer_id)
     return KVFERRY_OK;
 }
 
-core_supply *core_supply_get(node_core *core, const char *id)
+core_supply *core_supply_get(node_core *core, const char *id, core_target *target)
 {
     core_supply *offer = core_supply_find(core, id);
-    return offer ? offer : make_early(core, id, false);
+    return offer ? offer : make_early(core, id, false, target);
 }
 
 void core_supplies_free(node_core *core)

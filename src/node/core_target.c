@@ -43,6 +43,7 @@ static void free_target(node_core *core, core_target *target)
     }
     if (target->channel)
         core_channel_close(core, target->channel);
+    core_share_end(core, &target->share);
     core->statistics.peers -= target->welcomed;
     core_timer_end(core, &target->timer);
     core_pairing_release(core, target->pairing);
