@@ -106,6 +106,8 @@ static void receive(fleet *all, size_t member)
     ssize_t size = recv(all->members[member].channel, &in, sizeof(in), MSG_DONTWAIT);
     if (size < 0)
         return;
+    if (size != sizeof(in) && all->members[member].trapped)
+        return; /* who waits for that will see it */
     if (size != sizeof(in))
         fail_msg("%s: %s has ended", all->what, name_of(all, member));
     take(all, member, &in);
@@ -160,6 +162,7 @@ void fleet_start(fleet *all, size_t member)
     assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
     m->channel = pair[0];
     m->stopped = false;
+    m->trapped = false;
     m->done = false;
     memset(m->entries, 0, sizeof(m->entries));
     m->pid = fork();
@@ -171,12 +174,17 @@ void fleet_start(fleet *all, size_t member)
     await_done(all, member);
 }
 
+static void forget(fleet_member *m)
+{
+    close(m->channel);
+    m->pid = 0;
+}
+
 static int reap(fleet_member *m)
 {
     int status = -1;
     assert_int_equal(waitpid(m->pid, &status, 0), m->pid);
-    close(m->channel);
-    m->pid = 0;
+    forget(m);
     return status;
 }
 
@@ -243,6 +251,37 @@ void fleet_kill(fleet *all)
         }
 }
 
+/* --- traps ------------------------------------------------------------------------------------ */
+
+void fleet_trap(fleet *all, size_t member, const trap *at)
+{
+    const order out = {.kind = ORDER_TRAP, .trap = *at};
+    fleet_member *m = &all->members[member];
+    m->done = false;
+    assert_int_equal(send(m->channel, &out, sizeof(out), 0), sizeof(out));
+    await_done(all, member);
+    m->trapped = true;
+}
+
+void fleet_await_trap(fleet *all, size_t member)
+{
+    fleet_member *m = &all->members[member];
+    uint64_t end = fleet_now_ms() + PATIENCE_MS;
+    int status;
+    pid_t found;
+    while ((found = waitpid(m->pid, &status, WNOHANG | WUNTRACED)) == 0 && fleet_now_ms() < end)
+        fleet_pump(all, 5);
+    if (found == 0)
+        fail_msg("%s: the message did not come to %s", all->what, name_of(all, member));
+    assert_int_equal(found, m->pid);
+    m->trapped = false;
+    m->stopped = WIFSTOPPED(status);
+    if (WIFSTOPPED(status))
+        return;
+    assert_true(WIFSIGNALED(status));
+    forget(m);
+}
+
 /* --- requests --------------------------------------------------------------------------------- */
 
 uint32_t fleet_request(fleet *all)
@@ -261,7 +300,7 @@ void fleet_order(fleet *all, uint32_t request, uint32_t slot, size_t first, size
         if (!m->pid)
             continue;
         m->entries[request].ordered = true;
-        m->done = false;
+        m->done = m->trapped; /* it may fall before it answers */
         assert_int_equal(send(m->channel, &out, sizeof(out), 0), sizeof(out));
         await_done(all, i);
     }

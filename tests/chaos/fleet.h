@@ -23,6 +23,7 @@ typedef struct fleet_member {
     pid_t pid; /* 0: it does not run */
     int channel;
     bool stopped, checked, done;
+    bool trapped; /* it may end or stop by itself */
     uint64_t descriptors;
     entry entries[REQUESTS_MAX];
 } fleet_member;
@@ -47,6 +48,11 @@ void fleet_start(fleet *all, size_t member); /* anew on its address */
 void fleet_end(fleet *all, size_t member);   /* kill -9 */
 void fleet_stop(fleet *all, size_t member);
 void fleet_continue(fleet *all, size_t member);
+
+/* Sets a trap for the worker. */
+void fleet_trap(fleet *all, size_t member, const trap *at);
+/* Waits until the worker has been killed, or stopped, by its trap. */
+void fleet_await_trap(fleet *all, size_t member);
 
 uint32_t fleet_request(fleet *all); /* a new number */
 /* The workers from `first` to before `last` that run offer it, or ask for it, each by its role. */

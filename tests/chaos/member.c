@@ -166,6 +166,10 @@ static void obey(member *me, const order *in)
         give_files(me);
         say(TELL_DONE, 0, 0, "");
         break;
+    case ORDER_TRAP:
+        trap_set(&in->trap);
+        say(TELL_DONE, 0, 0, "");
+        break;
     case ORDER_CLOSE:
         exit(finish(me));
     }
@@ -229,6 +233,7 @@ static void open_member(member *me)
     options.early_ms = 500;
     options.connect_ms = 8000;
     options.lease_ms = 4000;
+    options.verify = how->verify;
     worker_open(&me->worker,
                 &(rig_shape){
                     .engine_id = how->decode ? "d" : "p", .tp = how->tp, .tps = how->tps, .pps = 1},

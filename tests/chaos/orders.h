@@ -18,7 +18,16 @@ typedef struct setup { /* of a worker */
     char transport[16], address[96], leader[96]; /* "" leader: it is the first */
     char space[64];                              /* network namespace; "": the parent's */
     char device[16];                             /* "": loopback */
+    bool verify;                                 /* asks carry checksums, and so are settled */
 } setup;
+
+/* A signal that a worker sends to itself just when it has received, or is about to send, the nth message of a type. */
+typedef struct trap {
+    uint32_t type; /* a wire_type */
+    bool receives;
+    uint32_t nth; /* from 1 */
+    int signal;   /* SIGKILL or SIGSTOP */
+} trap;
 
 typedef enum order_kind {
     ORDER_OFFER,
@@ -26,6 +35,7 @@ typedef enum order_kind {
     ORDER_CHECK,    /* are the slots that were given to a new owner as that left them? */
     ORDER_NO_FILES, /* no descriptor can be opened any more */
     ORDER_FILES,    /* they can again */
+    ORDER_TRAP,
     ORDER_CLOSE
 } order_kind;
 
@@ -33,6 +43,7 @@ typedef struct order {
     order_kind kind;
     uint32_t request, slot;
     char where[96]; /* of an ask */
+    trap trap;
 } order;
 
 typedef enum tell_kind {
@@ -41,7 +52,7 @@ typedef enum tell_kind {
     TELL_ENDED, /* number: the outcome, text: the code */
     TELL_RELEASED,
     TELL_CHECKED, /* number: descriptors that are open */
-    TELL_DONE,    /* the order about descriptors */
+    TELL_DONE,    /* the order about descriptors or a trap */
     TELL_WRONG    /* text: what was found that must not be */
 } tell_kind;
 
@@ -51,6 +62,9 @@ typedef struct tell {
     uint64_t number;
     char text[160];
 } tell;
+
+/* In a worker's process: from now on. Sees messages where the program's linker has put it before the wire's code. */
+void trap_set(const trap *at);
 
 /* A worker's process, its channel at descriptor 3; returns its status. */
 int member_main(void);
