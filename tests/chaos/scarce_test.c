@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Without descriptors, and with a full disk. */
+/* Without descriptors, with a full disk, and with full shared memory. */
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
@@ -11,20 +11,20 @@
 
 #include <kvferry/node.h>
 
-#include "test.h"
+#include "node/nodes.h"
 
 #include "fleet.h"
 
 static const char *const spaces[] = {"", ""};
 static fleet all;
 static char folder[] = "/tmp/kvferry-full-XXXXXX";
-static bool mounted;
+static const char *mounted; /* where a file system of this process is */
 static int usual_errors = -1; /* where stderr goes else */
 
-static void open_fleet(bool tp2_first)
+static void open_fleet(const char *transport, bool tp2_first)
 {
     static const char *const hosts[] = {"127.0.0.1", "127.0.0.1"};
-    fleet_open(&all, "tcp", tp2_first, spaces, hosts, "");
+    fleet_open(&all, transport, tp2_first, spaces, hosts, "");
 }
 
 /* --- descriptors ------------------------------------------------------------------------------ */
@@ -34,7 +34,7 @@ static void open_fleet(bool tp2_first)
 static void test_no_descriptors(void **state)
 {
     (void)state;
-    open_fleet(true);
+    open_fleet("tcp", true);
     fleet_check_fresh(&all, 0);
     for (size_t i = 0; i < all.count; i++)
         fleet_tell(&all, i, ORDER_NO_FILES);
@@ -63,15 +63,15 @@ static void test_no_descriptors(void **state)
  */
 
 /* A file system of a few pages that no other process sees, filled. False: it takes root. */
-static bool fill_disk(void)
+static bool fill_disk(const char *where)
 {
     char path[64], page[4096] = {0};
-    if (geteuid() != 0 || !mkdtemp(folder) || unshare(CLONE_NEWNS) != 0 ||
+    if (geteuid() != 0 || unshare(CLONE_NEWNS) != 0 ||
         mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
-        mount("tmpfs", folder, "tmpfs", 0, "size=64k") != 0)
+        mount("tmpfs", where, "tmpfs", 0, "size=64k") != 0)
         return false;
-    mounted = true;
-    snprintf(path, sizeof(path), "%s/full", folder);
+    mounted = where;
+    snprintf(path, sizeof(path), "%s/full", where);
     int file = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
     while (write(file, page, sizeof(page)) > 0) {
     }
@@ -108,7 +108,7 @@ static void check_log_and_status(void)
     usual_errors = dup(2);
     dup2(log, 2);
     all.what = "a log on a full disk";
-    open_fleet(false);
+    open_fleet("tcp", false);
     fleet_check_fresh(&all, 0);
     assert_int_equal(kvferry_report_create(&report), KVFERRY_OK);
     assert_int_equal(
@@ -127,12 +127,57 @@ static void check_log_and_status(void)
 static void test_a_full_disk(void **state)
 {
     (void)state;
-    if (!fill_disk()) {
+    assert_non_null(mkdtemp(folder));
+    if (!fill_disk(folder)) {
         printf("test_a_full_disk: skipped, since a file system of its own needs root\n");
         skip();
     }
     check_keys();
     check_log_and_status();
+}
+
+/* --- full shared memory ------------------------------------------------------------------------ */
+
+/* UCX's own shared memory, where somebody chose it, has no room: an error with a name, by the call that needs it. */
+static void check_posix(void)
+{
+    const kvferry_engine_options engine = {.size = sizeof(engine), .transport = "posix,sysv"};
+    kvferry_node_options options = nodes_options("posix");
+    const kvferry_node_segment segment = {NULL, KVFERRY_MEMORY_HOST};
+    kvferry_layout *layout = rig_layout(&(rig_shape){.engine_id = "e", .tps = 1, .pps = 1});
+    kvferry_node *node = NULL;
+    kvferry_report *report;
+    assert_int_equal(kvferry_report_create(&report), KVFERRY_OK);
+    options.engine = "ucx";
+    options.engine_options = &engine;
+    assert_int_equal(kvferry_node_create(&options, layout, &segment, 1, &node, report), KVFERRY_NO_MEMORY);
+    assert_null(node);
+    assert_int_equal(kvferry_report_count(report), 1);
+    assert_string_equal(kvferry_report_get(report, 0)->code, "engine_failed");
+    assert_non_null(strstr(kvferry_report_get(report, 0)->found, "memory"));
+    kvferry_report_free(report);
+    kvferry_layout_free(layout);
+}
+
+/* Memory that peers map lies in no file system, so none that is full is in the way. */
+static void test_full_shared_memory(void **state)
+{
+    (void)state;
+    if (!fill_disk("/dev/shm")) {
+        printf("test_full_shared_memory: skipped, since a file system of its own needs root\n");
+        skip();
+    }
+    check_posix();
+    for (int tp2_first = 0; tp2_first < 2; tp2_first++) {
+        all.what = "full shared memory";
+        open_fleet("shm", tp2_first);
+        fleet_check_fresh(&all, 0);
+        fleet_end(&all, 0);
+        fleet_start(&all, 0);
+        fleet_check_fresh(&all, 1);
+        fleet_check(&all);
+        fleet_close(&all);
+    }
 }
 
 /* --- the end -----------------------------------------------------------------------------------
@@ -148,7 +193,8 @@ static int teardown(void **state)
         usual_errors = -1;
     }
     if (mounted)
-        umount2(folder, MNT_DETACH);
+        umount2(mounted, MNT_DETACH);
+    mounted = NULL;
     rmdir(folder);
     return 0;
 }
@@ -158,6 +204,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(test_no_descriptors, teardown),
         cmocka_unit_test_teardown(test_a_full_disk, teardown),
+        cmocka_unit_test_teardown(test_full_shared_memory, teardown),
     };
     if (argc == 2 && strcmp(argv[1], "member") == 0)
         return member_main();
