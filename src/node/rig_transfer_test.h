@@ -137,4 +137,25 @@ static inline uint64_t rig_sum_end(void *context, void *sum)
 
 static const core_checksums rig_checksums = {rig_sum_begin, rig_sum_add, rig_sum_end};
 
+/* --- how they end -------------------------------------------------------------------------------------------- */
+
+static inline bool rig_has(const rig *r, size_t index, kvferry_event_kind kind, const char *id)
+{
+    for (size_t i = 0; i < r->nodes[index].event_count; i++)
+        if (r->nodes[index].events[i]->kind == kind &&
+            strcmp(r->nodes[index].events[i]->transfer_id, id) == 0)
+            return true;
+    return false;
+}
+
+/* Where a write was cut, its last bytes are waited for. */
+static inline void rig_expect_released(rig *r, size_t index, const char *id, kvferry_outcome outcome,
+                                       const char *code)
+{
+    rig_run(r);
+    if (!rig_has(r, index, KVFERRY_EVENT_RELEASED, id))
+        rig_wait(r, RIG_LINGER_MS);
+    rig_expect(r, index, KVFERRY_EVENT_RELEASED, id, outcome, code);
+}
+
 #endif
