@@ -21,31 +21,32 @@ typedef struct place {
     bool at_prefill, receives;
     uint32_t nth;
     bool quick; /* one of `make test` */
+    bool any;   /* of two decode workers, only the first that shakes hands comes there */
 } place;
 
 static const place places[] = {
-    {"hello", WIRE_HELLO, false, false, 1, false},
-    {"hello", WIRE_HELLO, true, true, 1, true},
-    {"get of D's documents", WIRE_GET, true, false, 1, false},
-    {"get of D's documents", WIRE_GET, false, true, 1, false},
-    {"D's documents", WIRE_DOCUMENTS, false, false, 1, true},
-    {"D's documents", WIRE_DOCUMENTS, true, true, 1, false},
-    {"welcome", WIRE_WELCOME, true, false, 1, false},
-    {"welcome", WIRE_WELCOME, false, true, 1, true},
-    {"get of P's documents", WIRE_GET, false, false, 1, true},
-    {"get of P's documents", WIRE_GET, true, true, 1, false},
-    {"P's documents", WIRE_DOCUMENTS, true, false, 1, true},
-    {"P's documents", WIRE_DOCUMENTS, false, true, 1, false},
-    {"ask", WIRE_ASK, false, false, 1, false},
-    {"ask", WIRE_ASK, true, true, 1, true},
-    {"verdict", WIRE_VERDICT, true, false, 1, true},
-    {"verdict", WIRE_VERDICT, true, false, 2, false},
-    {"verdict", WIRE_VERDICT, false, true, 1, false},
-    {"verdict", WIRE_VERDICT, false, true, 2, true},
-    {"settle", WIRE_SETTLE, false, false, 1, false},
-    {"settle", WIRE_SETTLE, true, true, 1, true},
-    {"settled", WIRE_SETTLED, true, false, 1, true},
-    {"settled", WIRE_SETTLED, false, true, 1, false},
+    {"hello", WIRE_HELLO, false, false, 1, false, false},
+    {"hello", WIRE_HELLO, true, true, 1, true, false},
+    {"get of D's documents", WIRE_GET, true, false, 1, false, false},
+    {"get of D's documents", WIRE_GET, false, true, 1, false, true},
+    {"D's documents", WIRE_DOCUMENTS, false, false, 1, true, true},
+    {"D's documents", WIRE_DOCUMENTS, true, true, 1, false, false},
+    {"welcome", WIRE_WELCOME, true, false, 1, false, false},
+    {"welcome", WIRE_WELCOME, false, true, 1, true, false},
+    {"get of P's documents", WIRE_GET, false, false, 1, true, false},
+    {"get of P's documents", WIRE_GET, true, true, 1, false, false},
+    {"P's documents", WIRE_DOCUMENTS, true, false, 1, true, false},
+    {"P's documents", WIRE_DOCUMENTS, false, true, 1, false, false},
+    {"ask", WIRE_ASK, false, false, 1, false, false},
+    {"ask", WIRE_ASK, true, true, 1, true, false},
+    {"verdict", WIRE_VERDICT, true, false, 1, true, false},
+    {"verdict", WIRE_VERDICT, true, false, 2, false, false},
+    {"verdict", WIRE_VERDICT, false, true, 1, false, false},
+    {"verdict", WIRE_VERDICT, false, true, 2, true, false},
+    {"settle", WIRE_SETTLE, false, false, 1, false, false},
+    {"settle", WIRE_SETTLE, true, true, 1, true, false},
+    {"settled", WIRE_SETTLED, true, false, 1, true, false},
+    {"settled", WIRE_SETTLED, false, true, 1, false, false},
 };
 
 static const char *transport = "tcp";
@@ -119,7 +120,7 @@ static void run_places(bool tp2_first)
     for (size_t i = 0; i < all.count; i++)
         all.members[i].setup.verify = true;
     for (size_t i = 0; i < sizeof(places) / sizeof(*places); i++) {
-        if (every || places[i].quick) {
+        if ((every || places[i].quick) && (tp2_first || !places[i].any)) {
             if (every || i % 4 < 2)
                 run_place(&places[i], SIGKILL);
             if (every || i % 4 >= 2)
