@@ -148,11 +148,14 @@ typedef struct shared_files {
     size_t count;
 } shared_files;
 
+/* What Python's multiprocessing has: never ours. */
+#define PYTHONS "psm_"
+
 static void list_shared(shared_files *files)
 {
     DIR *folder = opendir("/dev/shm");
     for (struct dirent *entry; folder && (entry = readdir(folder));) {
-        if (entry->d_name[0] == '.')
+        if (entry->d_name[0] == '.' || strncmp(entry->d_name, PYTHONS, strlen(PYTHONS)) == 0)
             continue;
         assert_in_range(files->count, 0, SHARED_FILES - 1);
         snprintf(files->paths[files->count++], sizeof files->paths[0], "/dev/shm/%s", entry->d_name);

@@ -4,13 +4,14 @@
 #include "test.h"
 
 #include <signal.h>
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "command.h"
 
-enum { WORKERS = 8, PATIENCE_MS = 20000, STEP_MS = 10 };
+enum { WORKERS = 8, PATIENCE_MS = 20000, STEP_MS = 10, PAST_HANDSHAKES_MS = 400 };
 
 /* Runs for minutes if it is let. */
 #define ENDLESS "--memory 700M --requests 10000"
@@ -42,6 +43,20 @@ static void expect_clean(const pid_t workers[WORKERS], size_t leftovers)
     assert_true(command_leftovers() <= leftovers);
 }
 
+/* Sends the signal, and looks at how the command ends. */
+static void hit(command_run *command, const pid_t workers[WORKERS], pid_t victim, int signal, int status,
+                const char *words, size_t leftovers)
+{
+    assert_int_equal(kill(victim, signal), 0);
+    command_finish(command);
+    if (command->status != status)
+        fail_msg("status %d: %s", command->status, command->stderr_text);
+    if (words && !strstr(command->stderr_text, words))
+        fail_msg("nothing of \"%s\": %s", words, command->stderr_text);
+    expect_clean(workers, leftovers);
+    command_free(command);
+}
+
 /* Sends a signal to worker `victim` (or the command itself) after a while. */
 static void disturb(const char *arguments, int victim, int signal, unsigned after_ms, int status,
                     const char *words)
@@ -51,14 +66,21 @@ static void disturb(const char *arguments, int victim, int signal, unsigned afte
     pid_t workers[WORKERS];
     start(&command, arguments, workers);
     usleep(after_ms * 1000);
-    assert_int_equal(kill(victim < 0 ? command.pid : workers[victim], signal), 0);
-    command_finish(&command);
-    if (command.status != status)
-        fail_msg("status %d: %s", command.status, command.stderr_text);
-    if (words && !strstr(command.stderr_text, words))
-        fail_msg("nothing of \"%s\": %s", words, command.stderr_text);
-    expect_clean(workers, leftovers);
-    command_free(&command);
+    hit(&command, workers, victim < 0 ? command.pid : workers[victim], signal, status, words, leftovers);
+}
+
+/* What the process has computed, which tells how far it is on a busy machine too. 0: it is gone. */
+static unsigned long computed_ms(pid_t pid)
+{
+    char path[64];
+    unsigned long user = 0, kernel = 0;
+    snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
+    FILE *file = fopen(path, "r");
+    if (!file)
+        return 0;
+    int found = fscanf(file, "%*d (%*[^)]) %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user, &kernel);
+    fclose(file);
+    return found == 2 ? (user + kernel) * 1000 / (unsigned long)sysconf(_SC_CLK_TCK) : 0;
 }
 
 static void killed_workers(void **state)
@@ -74,7 +96,13 @@ static void killed_workers(void **state)
 static void stopped_worker(void **state)
 {
     (void)state;
-    disturb(ENDLESS " --timeout 2", 5, SIGSTOP, 4000, 1, "said nothing for 2 s"); /* past the handshakes */
+    size_t leftovers = command_leftovers();
+    command_run command;
+    pid_t workers[WORKERS];
+    start(&command, ENDLESS " --timeout 6", workers); /* nobody is so late on a busy machine */
+    for (int waited = 0; computed_ms(workers[5]) < PAST_HANDSHAKES_MS && waited < 3 * PATIENCE_MS; waited += STEP_MS)
+        usleep(STEP_MS * 1000);
+    hit(&command, workers, workers[5], SIGSTOP, 1, "said nothing for 6 s", leftovers);
 }
 
 static void interrupted(void **state)
