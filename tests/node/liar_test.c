@@ -32,7 +32,7 @@ typedef struct liar {
     char transfer[WIRE_MAX_ID + 1];
     wire_member member;
     wire_roster roster;
-    unsigned long sent, answered[WIRE_TYPES];
+    unsigned long sent, answered[WIRE_TYPES], of_another; /* answers that a key is not the name's */
 } liar;
 
 /* --- keys ------------------------------------------------------------------------------------- */
@@ -195,6 +195,8 @@ static bool hear(liar *l, int timeout_ms, wire_type *type)
     if (wire_decode(zmq_msg_data(&data), zmq_msg_size(&data), &message, NULL) == KVFERRY_OK) {
         *type = message.type;
         l->answered[message.type]++;
+        l->of_another += kvferry_report_count(message.reasons) &&
+                         strcmp(kvferry_report_get(message.reasons, 0)->code, "key_of_another") == 0;
         memcpy(l->node_name, message.sender, sizeof(l->node_name));
         if (message.type == WIRE_WELCOME && *message.body.hello.roster.digest)
             memcpy(l->node_roster, message.body.hello.roster.digest, sizeof(l->node_roster));
@@ -323,6 +325,7 @@ static void lie_to_prefill(bool keyed)
     kvferry_node_statistics after = statistics_of(&prefill);
     assert_true(l.answered[WIRE_VERDICT] >= begun / 2 && l.answered[WIRE_WELCOME] >= begun); /* handlers ran */
     assert_in_range(after.malformed, count / 20, count);
+    assert_int_equal(l.of_another > count / 100, keyed);
     expect_flat(flat);
     worker_close(&decode);
     worker_close(&prefill);
