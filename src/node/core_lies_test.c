@@ -110,6 +110,18 @@ static void what_another_engine_has_asked_for_is_not_given(void **state)
     end(&t);
 }
 
+/* What came too early is in a list of who asked for it, which outlives it when a node ends. */
+static void a_node_ends_while_asks_are_early(void **state)
+{
+    (void)state;
+    pair t = begin(false, "evil");
+    shake_hands(&t.l);
+    tell(&t.l, ask_of(&t.l, "early", NULL, 0));
+    tell(&t.l, ask_of(&t.l, "earlier", NULL, 0));
+    assert_int_equal(t.r->nodes[t.p].core->early_count, 2);
+    end(&t);
+}
+
 /* --- rosters and documents ----------------------------------------------------------------------------------- */
 
 static void forged_rosters_are_malformed(void **state)
@@ -290,6 +302,7 @@ int main(void)
         cmocka_unit_test(no_incarnation_is_two_workers),
         cmocka_unit_test(asks_name_blocks_that_the_own_document_has),
         cmocka_unit_test(what_another_engine_has_asked_for_is_not_given),
+        cmocka_unit_test(a_node_ends_while_asks_are_early),
         cmocka_unit_test(forged_rosters_are_malformed),
         cmocka_unit_test(forged_documents_are_refused_with_their_findings),
         cmocka_unit_test(a_roster_has_no_documents_of_others),

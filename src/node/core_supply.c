@@ -38,6 +38,7 @@ static void free_offer(node_core *core, core_supply *offer)
     free_members(core, offer);
     empty_offer(core, offer);
     core_timer_end(core, &offer->timer);
+    core_share_leave(offer);
     free(offer);
 }
 
