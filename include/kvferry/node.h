@@ -16,6 +16,16 @@ extern "C" {
  * A node has a thread of its own. Every function may be called from any thread, and none blocks longer
  * than it says here. There are no callbacks but the log's; what happens is told in events, which the
  * caller takes when it likes.
+ *
+ * How long a call takes. Where nothing else is said, a function that is given a node takes the node's lock and waits
+ * for nothing else: not for a peer, the network, a file, the engine, or a lookup of a name. The thread holds the lock
+ * for a turn at most, and lets who waits for it go first. In a turn it does at most about 0.2 ms of what takes long, and
+ * ends the part that it is at: expands one slice of a request (at most 8,192 copies, or one block), makes checksums of
+ * one slice of a piece (at most 512 KiB, or one block), makes one plan of a handshake; and reads messages of 64 KiB
+ * together, or one. What it cannot cut grows with the message or the call: a block table is checked and copied at
+ * once, at most max_message_bytes of it; a layout document is read at once. Other calls hold the lock for as long as they
+ * need themselves: offer and ask for their block tables, status for all peers and transfers.
+ * The functions that tell addresses, descriptors and memory, and the statistics, take no lock.
  */
 typedef struct kvferry_node kvferry_node;
 
@@ -93,6 +103,7 @@ typedef struct kvferry_node_segment {
 } kvferry_node_segment;
 
 /*
+ * Takes as long as the engine's opening and registering do, and the reading of files and of the name in `listen`.
  * Opens the engine, registers the segments (as many as the layout has, each of the size that it says), binds
  * the addresses and starts the thread. The layout may be freed afterwards; the memory must stay until
  * kvferry_node_close. KVFERRY_INVALID, KVFERRY_REFUSED (an address that is not loopback, without keys), KVFERRY_IO
@@ -271,7 +282,7 @@ typedef struct kvferry_event {
     void *context;            /* of the offer or ask */
 } kvferry_event;
 
-/* The next event, or NULL: none. The caller frees it. Events of one transfer come in order. */
+/* The next event, or NULL: none; does not wait for one. The caller frees it. Events of one transfer come in order. */
 KVFERRY_API kvferry_event *kvferry_node_next_event(kvferry_node *node);
 KVFERRY_API void kvferry_event_free(kvferry_event *event);
 

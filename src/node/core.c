@@ -84,6 +84,7 @@ void core_free(node_core *core)
     core_supplies_free(core);
     core_targets_free(core);
     core_channels_free(core);
+    core_pairings_free(core);
     core_own_free(core);
     core_line *line, *next;
     HASH_ITER(hh, core->lines, line, next)

@@ -269,6 +269,10 @@ static void plan(node_core *core, core_engine *engine)
     kvferry_status status =
         core_pairing_get(core, KVFERRY_SIDE_DECODE, engine->roster, core->own, &engine->pairing);
     size_t count = engine->roster->wire.count;
+    if (status == KVFERRY_BUSY) {
+        wait_retry(core, engine);
+        return;
+    }
     if (status == KVFERRY_OK)
         engine->sources = base_alloc(count, sizeof(*engine->sources));
     if (!engine->sources) {
@@ -276,11 +280,11 @@ static void plan(node_core *core, core_engine *engine)
         return;
     }
     if (engine->pairing->refusal) {
-        core_refused(core, engine->id, engine->where, engine->pairing->refusal);
-        kvferry_report *reasons = engine->pairing->refusal;
-        engine->pairing->refusal = NULL; /* outlives the pairing, which is not used any more */
-        core_engine_fail(core, engine, reasons);
-        kvferry_report_free(reasons);
+        core_pairing *pairing = engine->pairing;
+        pairing->uses++; /* outlives the engine */
+        core_refused(core, engine->id, engine->where, pairing->refusal);
+        core_engine_fail(core, engine, pairing->refusal);
+        core_pairing_release(core, pairing);
         return;
     }
     if (HASH_COUNT(core->targets) + count_sources(core, engine) > core->options.max_peers) {

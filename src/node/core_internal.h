@@ -293,14 +293,22 @@ struct core_pairing {
     core_member **slots;     /* prefill: by target: members of offers, not settled */
     size_t ask_count;
     kvferry_report *refusal; /* NULL: it fits */
+    core_job job;            /* makes the plans, one at a time */
+    size_t next;             /* the target whose plan is made next */
+    bool *used;              /* decode: by source: it is in a plan */
+    bool complete;
     uint32_t uses;
     UT_hash_handle hh;
 };
 
-/* KVFERRY_OK (also if refusal is set) or KVFERRY_NO_MEMORY. All documents must be here. In use once more. */
+/*
+ * All documents must be here. KVFERRY_OK (also if refusal is set): in use once more. KVFERRY_BUSY: plans are being made,
+ * and core_engine_documents and core_targets_documents will be called once they are. KVFERRY_NO_MEMORY.
+ */
 kvferry_status core_pairing_get(node_core *core, kvferry_side side, core_roster *source,
                                 core_roster *target, core_pairing **pairing);
 void core_pairing_release(node_core *core, core_pairing *pairing);
+void core_pairings_free(node_core *core);
 
 /* --- names and keys: core_name.c -------------------------------------------------------------------- */
 

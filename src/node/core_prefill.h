@@ -15,6 +15,7 @@ struct core_target {
     wire_member member;
     char *address;
     bool welcomed; /* else its engine's documents are still to come */
+    bool waits;    /* for plans */
     bool knows;    /* the own roster, by its digest */
     core_roster *roster;
     core_pairing *pairing;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is done a part at a time: windows of copies, turns of requests, checksums. */
+/* What is done a part at a time: windows of copies, turns of requests, checksums, plans. */
 #define RIG_CELL_BYTES 16384
 #define RIG_BLOCK_COUNT 16
 #include "node/rig_test.h"
@@ -253,6 +253,30 @@ static void an_abort_ends_the_comparing_of_checksums(void **state)
     rig_free(t.r);
 }
 
+/* --- plans -------------------------------------------------------------------------------------------- */
+
+/* One prefill worker plans for all workers of a decode engine: calls of the program find the lock free meanwhile. */
+static void plans_are_made_a_few_at_a_time(void **state)
+{
+    (void)state;
+    rig *r = rig_create();
+    two t = {.r = r, .p = rig_engine(r, "prefill", 1, 1)};
+    t.d = rig_engine(r, "decode", 4, 4);
+    node_core *core = r->nodes[t.p].core;
+    assert_int_equal(core_connect(r->nodes[t.d].core, "", r->nodes[t.p].address, r->now, r->report), KVFERRY_OK);
+    size_t rests = 0;
+    do {
+        for (size_t i = 0; i < r->count; i++)
+            look(&t, i);
+        rests += core_next_time(core) <= r->now;
+        assert_int_equal(core_abort(core, KVFERRY_SIDE_PREFILL, "another", r->now), KVFERRY_NOT_FOUND);
+    } while (rig_post_one(r) || core_next_time(core) <= r->now);
+    assert_in_range(rests, 1, 16); /* 16 plans */
+    rig_wait(r, 2 * RIG_RETRY_MS);
+    rig_expect(r, t.d, KVFERRY_EVENT_CONNECTED, NULL, KVFERRY_OUTCOME_DONE, "");
+    rig_free(r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -266,6 +290,7 @@ int main(void)
         cmocka_unit_test(checksums_are_made_a_little_at_a_time),
         cmocka_unit_test(an_abort_ends_checksums_that_are_being_made),
         cmocka_unit_test(an_abort_ends_the_comparing_of_checksums),
+        cmocka_unit_test(plans_are_made_a_few_at_a_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

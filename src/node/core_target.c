@@ -182,8 +182,11 @@ static void turn_away(node_core *core, core_target *target, const kvferry_report
 static void welcome(node_core *core, core_target *target)
 {
     core_pairing *pairing = NULL;
-    if (!core->own ||
-        core_pairing_get(core, KVFERRY_SIDE_PREFILL, core->own, target->roster, &pairing) != KVFERRY_OK)
+    kvferry_status status =
+        core->own ? core_pairing_get(core, KVFERRY_SIDE_PREFILL, core->own, target->roster, &pairing)
+                  : KVFERRY_NOT_FOUND;
+    target->waits = status == KVFERRY_BUSY;
+    if (status != KVFERRY_OK)
         return;
     if (pairing->refusal) {
         turn_away(core, target, pairing->refusal, "its caches do not fit");
@@ -211,7 +214,7 @@ void core_targets_documents(node_core *core)
 {
     core_target *target, *next;
     HASH_ITER(hh, core->targets, target, next) {
-        if (!target->welcomed && !target->roster->missing)
+        if ((!target->welcomed || target->waits) && !target->roster->missing)
             welcome(core, target);
     }
 }

@@ -15,7 +15,7 @@
 #include "test.h"
 
 enum {
-    RIG_NODES = 16,
+    RIG_NODES = 20,
     RIG_LINKS = 4096,
     RIG_WRITES = 64,
     RIG_EVENTS = 4096,

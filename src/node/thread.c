@@ -11,6 +11,7 @@
 
 enum {
     THREAD_MESSAGES = 64, /* at a time, so that the engine has its turn, too */
+    THREAD_MESSAGE_BYTES = 64 * 1024, /* with the lock held; one may have more */
     THREAD_EVENTS = 64,
     THREAD_YIELDS = 100, /* for callers to go first */
     THREAD_BYE_MS = 700  /* for writes to end and farewells to go out */
@@ -55,10 +56,18 @@ static void receive(thread_turn *turn)
     atomic_store(&node->refused_keys, node_links_refused_keys(node->links));
 }
 
+/* Calls of the program come in between large ones. */
 static void take_messages(thread_turn *turn, uint64_t now)
 {
+    size_t bytes = 0;
     for (size_t i = 0; i < turn->message_count; i++) {
         zmq_msg_t *data = &turn->messages[i].data;
+        bytes += zmq_msg_size(data);
+        if (i && bytes > THREAD_MESSAGE_BYTES) {
+            node_leave(turn->node);
+            enter(turn->node);
+            bytes = zmq_msg_size(data);
+        }
         core_received(turn->node->core, turn->messages[i].link, node_links_key(data),
                       zmq_msg_data(data), zmq_msg_size(data), now);
         zmq_msg_close(data);
