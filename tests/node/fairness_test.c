@@ -40,8 +40,8 @@ static void see_short_end(void *context, kvferry_log_level level, const char *li
         atomic_store(&seen->copies, statistics_of(seen->prefill).copies[KVFERRY_SIDE_PREFILL]);
 }
 
-/* How many copies were made between the short one's readiness and its end, of a long one in its early part; SIZE_MAX:
- * this process was held up, and the long one was not in its early part any more. */
+/* How many copies were made between the short one's readiness and its end, of a long one in its early part; UINT64_MAX:
+ * this thread was held up, and the long one was not in its early part any more. */
 static uint64_t measure(watch *seen, worker *prefill, worker *decode, uint32_t round)
 {
     char long_id[32], short_id[32];
@@ -53,8 +53,11 @@ static uint64_t measure(watch *seen, worker *prefill, worker *decode, uint32_t r
     atomic_store(&seen->copies, 0);
     MUST(worker_offer(prefill, long_id, ascending, tokens, KVFERRY_NOT_READY, report));
     MUST(worker_offer(prefill, short_id, short_from, SHORT_TOKENS, KVFERRY_NOT_READY, report));
+    uint64_t heard = statistics_of(decode).messages_in;
     MUST(worker_ask(decode, long_id, "p", where, descending, tokens, report));
     MUST(worker_ask(decode, short_id, "p", where, short_to, SHORT_TOKENS, report));
+    while (statistics_of(decode).messages_in < heard + 2) /* both are answered: they wait */
+        sched_yield();
     MUST(kvferry_node_ready(prefill->node, long_id));
     kvferry_node_statistics now = statistics_of(prefill);
     for (; !now.queued_copies && now.copies[KVFERRY_SIDE_PREFILL] == begin; now = statistics_of(prefill))
@@ -83,8 +86,9 @@ static void a_short_request_ends_in_the_early_part_of_a_long_one(void **state)
     worker_open_alone(&decode, "d");
     MUST(kvferry_node_connect(decode.node, "p", kvferry_node_address(prefill.node), report));
     kvferry_event_free(await_event(&decode, KVFERRY_EVENT_CONNECTED, ""));
+    /* Were the short one behind the long one, in every round three quarters of that would be made before its end. */
     uint64_t made = UINT64_MAX;
-    for (uint32_t round = 0; round < ROUNDS && made == UINT64_MAX; round++)
+    for (uint32_t round = 0; round < ROUNDS && made > LONG_COPIES / 2; round++)
         made = measure(&seen, &prefill, &decode, round);
     assert_in_range(made, 0, LONG_COPIES / 2);
     worker_close(&decode);
