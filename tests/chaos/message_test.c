@@ -95,7 +95,7 @@ static void run_place(const place *now, int signal)
     } else {
         bool asked = now->type != WIRE_HELLO && now->type != WIRE_WELCOME && now->type != WIRE_GET &&
                      now->type != WIRE_DOCUMENTS;
-        look_at_quarantine(request, now->at_prefill && asked);
+        look_at_quarantine(request, now->at_prefill && asked && all.prefills == 2); /* of two readers one may not have asked */
         fleet_continue(&all, victim);
     }
     fleet_await(&all, request, 0, all.count, true);
