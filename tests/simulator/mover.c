@@ -397,8 +397,8 @@ void sim_on_landing(sim_world *world, const sim_event *event)
     size_t bytes = 0;
     const sim_worker *target = &world->workers[write->target];
     if (target->paused_until > world->now && !world->calm) { /* its kernel holds it until it reads on */
-        sim_event later = *event;
-        sim_schedule_event(world, target->paused_until + sim_random_time(world, 0, SIM_MS), later);
+        uint64_t resumed = target->paused_until < world->calm_at ? target->paused_until : world->calm_at;
+        sim_schedule_event(world, resumed + sim_random_time(world, 0, SIM_MS), *event);
         return;
     }
     sim_trace(world, "what w%u had sent lands at w%u", write->slot, write->target);

@@ -141,6 +141,9 @@ static void change_weather(sim_world *world, const sim_step *step)
                                    .lateness = sim_below(&dice, 4 * SIM_S)};
 }
 
+/* What is stopped, or hangs, until then; a shorter one that begins meanwhile does not end it. */
+static void not_before(uint64_t *until, uint64_t then) { *until = then > *until ? then : *until; }
+
 void sim_on_step(sim_world *world, uint32_t number)
 {
     const sim_step *step = &world->schedule->steps[number];
@@ -172,8 +175,8 @@ void sim_on_step(sim_world *world, uint32_t number)
     switch (step->kind) {
     case SIM_CLOSE: sim_worker_close(world, worker, step->b == 1); break;
     case SIM_JUMP: sim_worker_jump(world, worker, step->amount); break;
-    case SIM_PAUSE: worker->paused_until = world->now + step->amount; break;
-    case SIM_HANG: worker->hung_until = world->now + step->amount; break;
+    case SIM_PAUSE: not_before(&worker->paused_until, world->now + step->amount); break;
+    case SIM_HANG: not_before(&worker->hung_until, world->now + step->amount); break;
     case SIM_BREAK: worker->break_next = true; break;
     case SIM_PEER_LOST: sim_peers_lose(world, worker); break;
     default: connect_to(world, worker, step->b); break;
