@@ -148,14 +148,21 @@ typedef struct shared_files {
     size_t count;
 } shared_files;
 
-/* What Python's multiprocessing has: never ours. */
-#define PYTHONS "psm_"
+/* What Python's multiprocessing and vLLM leave when they are killed beside this test: never ours. */
+static bool is_others(const char *name)
+{
+    static const char *const begins[] = {"psm_", "sem.mp-", "vllm"};
+    for (size_t i = 0; i < sizeof begins / sizeof *begins; i++)
+        if (strncmp(name, begins[i], strlen(begins[i])) == 0)
+            return true;
+    return false;
+}
 
 static void list_shared(shared_files *files)
 {
     DIR *folder = opendir("/dev/shm");
     for (struct dirent *entry; folder && (entry = readdir(folder));) {
-        if (entry->d_name[0] == '.' || strncmp(entry->d_name, PYTHONS, strlen(PYTHONS)) == 0)
+        if (entry->d_name[0] == '.' || is_others(entry->d_name))
             continue;
         assert_in_range(files->count, 0, SHARED_FILES - 1);
         snprintf(files->paths[files->count++], sizeof files->paths[0], "/dev/shm/%s", entry->d_name);
