@@ -66,19 +66,6 @@ static void move(worker *prefill, worker *decode, const char *id, uint32_t seed)
     expect_done(prefill, id);
 }
 
-static long memory_kib(void)
-{
-    char line[128];
-    long kib = 0;
-    FILE *file = fopen("/proc/self/status", "r");
-    assert_non_null(file);
-    while (fgets(line, sizeof(line), file))
-        if (sscanf(line, "VmRSS: %ld", &kib) == 1)
-            break;
-    fclose(file);
-    return kib;
-}
-
 /* Waits until the node has seen all that was sent. */
 static void catch_up(worker *w, uint64_t messages)
 {

@@ -232,19 +232,6 @@ static void drop_events(worker *w)
         kvferry_event_free(event);
 }
 
-static long memory_kib(void)
-{
-    char line[128];
-    long kib = 0;
-    FILE *file = fopen("/proc/self/status", "r");
-    assert_non_null(file);
-    while (fgets(line, sizeof(line), file))
-        if (sscanf(line, "VmRSS: %ld", &kib) == 1)
-            break;
-    fclose(file);
-    return kib;
-}
-
 /* Sanitizers keep what was freed. */
 static void expect_flat(long before)
 {

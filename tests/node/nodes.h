@@ -209,4 +209,18 @@ static inline kvferry_node_statistics statistics_of(const worker *w)
     return now;
 }
 
+/* What the process has in memory. */
+static inline long memory_kib(void)
+{
+    char line[128];
+    long kib = 0;
+    FILE *file = fopen("/proc/self/status", "r");
+    assert_non_null(file);
+    while (fgets(line, sizeof(line), file))
+        if (sscanf(line, "VmRSS: %ld", &kib) == 1)
+            break;
+    fclose(file);
+    return kib;
+}
+
 #endif
