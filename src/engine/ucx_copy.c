@@ -161,8 +161,7 @@ static bool is_there(ucx_local *local)
     int error;
     if (ucx_local_is_there(local, &error))
         return true;
-    bool gone = !error || error == EFAULT || error == ESRCH;
-    ucx_local_lose(local->peer, gone ? "its engine is gone" : strerror(error));
+    ucx_local_lose(local->peer, error ? strerror(error) : "its engine is gone");
     return false;
 }
 

@@ -83,7 +83,7 @@ bool ucx_local_is_there(const ucx_local *local, int *error)
     const struct iovec here = {.iov_base = found, .iov_len = sizeof(found)};
     const struct iovec there = {.iov_base = (void *)(uintptr_t)local->mark, .iov_len = sizeof(found)};
     ssize_t got = process_vm_readv(local->pid, &here, 1, &there, 1, 0);
-    *error = got < 0 ? errno : 0;
+    *error = got < 0 && errno != EFAULT && errno != ESRCH ? errno : 0;
     return got == (ssize_t)sizeof(found) && memcmp(found, local->id, sizeof(found)) == 0;
 }
 
@@ -103,12 +103,9 @@ static ucx_refusal look_at(ucx_local *local)
     if (local->pidfd < 0)
         return make_refusal(errno == ESRCH ? KVFERRY_PEER_LOST : KVFERRY_UNSUPPORTED, "pidfd_open",
                             errno);
-    if (!ucx_local_is_there(local, &error)) {
-        bool gone = !error || error == EFAULT || error == ESRCH;
-        return make_refusal(gone ? KVFERRY_PEER_LOST : KVFERRY_UNSUPPORTED,
-                      gone ? "no such engine in the process of this number" : "process_vm_readv",
-                      gone ? 0 : error);
-    }
+    if (!ucx_local_is_there(local, &error))
+        return make_refusal(error ? KVFERRY_UNSUPPORTED : KVFERRY_PEER_LOST,
+                            error ? "process_vm_readv" : "no such engine in the process of this number", error);
     if (process_vm_writev(local->pid, NULL, 0, NULL, 0, 0) != 0)
         return make_refusal(KVFERRY_UNSUPPORTED, "process_vm_writev", errno);
     return (ucx_refusal){.status = KVFERRY_OK};

@@ -25,7 +25,8 @@ typedef struct ucx_locals {
     ucx_local *turn;     /* the one whose turn is next; NULL: nothing is to be copied */
 } ucx_locals;
 
-/* Whether the process still is the engine that the peer was connected to; else 0 or errno in *error. */
+/* Whether the process still is the engine that the peer was connected to. Else *error: 0, it is gone; or the errno for
+ * which that cannot be told. */
 bool ucx_local_is_there(const ucx_local *local, int *error);
 
 #endif

@@ -227,22 +227,20 @@ static void from_outgoing(node_core *core, core_line *line, const wire_message *
 static bool check_key(node_core *core, core_link link, const core_line *line, const char *key,
                       const wire_message *message)
 {
+    const char *its = line ? line->key : key;
     kvferry_report *report = NULL;
-    if (!core->keyed)
+    if (core_name_speaks(core, message->sender, its, NULL))
         return true;
     if (kvferry_report_create(&report) != KVFERRY_OK)
         return false;
-    bool right = core_name_speaks(core, message->sender, line ? line->key : key, report);
-    if (!right) {
-        core_refused(core, message->engine_id,
-                     base_format("incarnation %s by key %.64s", message->sender, line ? line->key : key), report);
-        if (message->type == WIRE_HELLO)
-            core_send_hello(core, link, message->sender, WIRE_WELCOME, false, report);
-        else if (message->type != WIRE_ERROR && message->type != WIRE_BYE && message->type != WIRE_PONG)
-            core_send_reasons(core, link, message, report);
-    }
+    core_name_speaks(core, message->sender, its, report);
+    core_refused(core, message->engine_id, base_format("incarnation %s by key %.64s", message->sender, its), report);
+    if (message->type == WIRE_HELLO)
+        core_send_hello(core, link, message->sender, WIRE_WELCOME, false, report);
+    else if (message->type != WIRE_ERROR && message->type != WIRE_BYE && message->type != WIRE_PONG)
+        core_send_reasons(core, link, message, report);
     kvferry_report_free(report);
-    return right;
+    return false;
 }
 
 /* Over a link that messages of a peer come in by. */

@@ -69,7 +69,7 @@ bool core_document_fits(const core_document *document, const char *engine_id, co
 {
     const char *its_engine = kvferry_layout_engine_id(document->layout);
     const kvferry_worker *its = kvferry_layout_worker(document->layout);
-    if (strcmp(its_engine, engine_id) == 0 && memcmp(its, worker, sizeof(*its)) == 0)
+    if (core_same_worker(engine_id, worker, its_engine, its))
         return true;
     char expected[512];
     snprintf(expected, sizeof(expected), "%s", core_worker_words(engine_id, worker, "any"));

@@ -321,8 +321,10 @@ bool core_key_fits(const node_core *core, const char *address, const char *key);
 const char *core_name_key(node_core *core, const char *incarnation);
 /* Keeps it if the name is new. false: out of memory. */
 bool core_name_keep(node_core *core, const char *incarnation, const char *key);
-/* Whether the worker may be heard by the key: false with a reason, key_of_another. */
+/* Whether the worker may be heard by the key (without keys: always): false with a reason, key_of_another. */
 bool core_name_speaks(node_core *core, const char *incarnation, const char *key, kvferry_report *report);
+bool core_same_worker(const char *engine_id, const kvferry_worker *worker, const char *its_engine_id,
+                      const kvferry_worker *its);
 /* Whether the incarnation may be that worker's: false with a reason, worker_of_another. */
 bool core_worker_speaks(node_core *core, const char *engine_id, const kvferry_worker *worker,
                         const char *incarnation, kvferry_report *report);

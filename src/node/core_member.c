@@ -46,7 +46,7 @@ static void leave_tables(node_core *core, core_member *member)
     member->table_bytes = 0;
 }
 
-static void leave_queue(core_member *member)
+void core_member_leave_queue(core_member *member)
 {
     if (member->channel)
         DL_DELETE2(member->channel->queue, member, queue_prev, queue_next);
@@ -56,7 +56,7 @@ static void leave_queue(core_member *member)
 /* Out of all lists: it wants nothing more. */
 static void leave_lists(node_core *core, core_member *member)
 {
-    leave_queue(member);
+    core_member_leave_queue(member);
     core_sum_end(core, &member->sum);
     if (member->pairing)
         DL_DELETE2(member->pairing->slots[member->slot], member, slot_prev, slot_next);
@@ -211,7 +211,7 @@ void core_member_settle(node_core *core, core_member *member, wire_outcome outco
         core_log(core, KVFERRY_LOG_INFO, "transfer %s, engine %s, incarnation %s: %s, %s",
                  member->offer->id, member->offer->engine_id, member->incarnation, code, text);
     }
-    leave_queue(member);
+    core_member_leave_queue(member);
     if (member->write_count) {
         member->pending = true;
         core_write_cancel_all(core, member);

@@ -120,8 +120,8 @@ bool core_name_speaks(node_core *core, const char *incarnation, const char *key,
 
 /* --- what rosters say of workers -------------------------------------------------------------------------- */
 
-static bool same_worker(const char *engine_id, const kvferry_worker *worker, const char *its_engine_id,
-                        const kvferry_worker *its)
+bool core_same_worker(const char *engine_id, const kvferry_worker *worker, const char *its_engine_id,
+                      const kvferry_worker *its)
 {
     return strcmp(engine_id, its_engine_id) == 0 && memcmp(worker, its, sizeof(*worker)) == 0;
 }
@@ -136,14 +136,14 @@ bool core_worker_speaks(node_core *core, const char *engine_id, const kvferry_wo
     if (strcmp(incarnation, core->incarnation) == 0) {
         its_engine = core->engine_id;
         its = &core->worker;
-    } else if (target && !same_worker(engine_id, worker, target->engine_id, &target->member.worker)) {
+    } else if (target && !core_same_worker(engine_id, worker, target->engine_id, &target->member.worker)) {
         its_engine = target->engine_id;
         its = &target->member.worker;
     } else if (source) {
         its_engine = source->engine_id;
         its = &source->worker;
     }
-    if (!its || same_worker(engine_id, worker, its_engine, its))
+    if (!its || core_same_worker(engine_id, worker, its_engine, its))
         return true;
     char expected[512];
     snprintf(expected, sizeof(expected), "%s", core_worker_words(its_engine, its, incarnation));
@@ -196,7 +196,7 @@ bool core_rosters_agree(node_core *core, const char *incarnation, const char *ke
 {
     core_roster *roster, *next;
     HASH_ITER(hh, core->rosters, roster, next) {
-        for (size_t i = 0; core->keyed && i < roster->wire.count; i++) {
+        for (size_t i = 0; i < roster->wire.count; i++) {
             const wire_member *member = &roster->wire.members[i];
             if (strcmp(member->incarnation, incarnation) != 0 || core_key_fits(core, member->address, key))
                 continue;

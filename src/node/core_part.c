@@ -165,8 +165,16 @@ void core_part_verify(node_core *core, core_part *part, const wire_verdict *verd
         kvferry_report_free(report);
         return;
     }
+    if (!pieces) {
+        core_part_done(core, part, verdict->copies, verdict->bytes);
+        return;
+    }
+    wire_checksum *said = base_alloc(pieces, sizeof(*said));
+    if (!said)
+        return; /* it is asked for once more */
+    memcpy(said, verdict->checksums, pieces * sizeof(*said));
     part->said = *verdict;
-    part->said.checksums = base_alloc(pieces + 1, sizeof(*verdict->checksums));
+    part->said.checksums = said;
     part->sum = (core_sum){.over = summed,
                            .owner = part,
                            .plan = plan,
@@ -177,18 +185,8 @@ void core_part_verify(node_core *core, core_part *part, const wire_verdict *verd
                                        .target_tokens = request->tokens,
                                        .target = request->tables,
                                        .target_count = request->table_count}};
-    if (!part->said.checksums) {
-        part->said.checksum_count = 0;
-        return; /* no memory: it is asked for once more */
-    }
-    if (pieces)
-        memcpy(part->said.checksums, verdict->checksums, pieces * sizeof(*verdict->checksums));
-    if (!pieces) {
-        core_part_leave_sum(core, part);
-        core_part_done(core, part, verdict->copies, verdict->bytes);
-    } else if (core_sum_begin(core, &part->sum)) {
+    if (core_sum_begin(core, &part->sum))
         part->verifies = part->confirmed = true; /* nothing more is written */
-    } else {
+    else
         core_part_leave_sum(core, part);
-    }
 }

@@ -190,6 +190,8 @@ core_member *core_member_find(core_supply *offer, const char *incarnation);
 core_member *core_member_add(node_core *core, core_supply *offer, const char *incarnation);
 /* How many members of offers that are early or past are kept. */
 size_t core_kept_limit(const node_core *core);
+/* Of the channel in whose queue it is, if it is in one. */
+void core_member_leave_queue(core_member *member);
 /* Of its reasons only the first. */
 void core_member_shrink(core_member *member);
 bool core_member_ask(node_core *core, core_member *member, core_target *target, const wire_ask *ask);

@@ -273,8 +273,8 @@ static core_source *find_replaced(node_core *core, const speaker *who)
     core_source *source, *next;
     HASH_ITER(hh, core->sources, source, next) {
         bool there = strcmp(source->address, who->address) == 0;
-        bool rank = who->worker && core_key_fits(core, source->address, core_address_key(who->address)) && strcmp(source->engine_id, who->engine_id) == 0 &&
-                    memcmp(&source->worker, who->worker, sizeof(*who->worker)) == 0;
+        bool rank = who->worker && core_key_fits(core, source->address, core_address_key(who->address)) &&
+                    core_same_worker(who->engine_id, who->worker, source->engine_id, &source->worker);
         if (!source->dead && (there || rank) && source->heard <= who->opened &&
             strcmp(source->incarnation, who->incarnation) != 0)
             return source;

@@ -293,7 +293,7 @@ static core_supply *make_early(node_core *core, const char *id, bool expected, c
     offer->expected = expected;
     offer->lease_end = core_after(core, expected ? core->options.lease_ns : core->options.remember_ns);
     while (!expected && core->early_count && (core->early_count >= core->options.max_transfers ||
-                                               core->kept_members > core_kept_limit(core)))
+                                              core->kept_members > core_kept_limit(core)))
         drop_early(core);
     enter_list(core, offer, target);
     core_supply_schedule(core, offer);

@@ -240,8 +240,8 @@ static core_target *find_rank(node_core *core, const wire_message *message)
 {
     core_target *target, *next;
     HASH_ITER(hh, core->targets, target, next)
-        if (strcmp(target->engine_id, message->engine_id) == 0 &&
-            memcmp(&target->member.worker, &message->body.hello.worker, sizeof(kvferry_worker)) == 0 &&
+        if (core_same_worker(message->engine_id, &message->body.hello.worker, target->engine_id,
+                             &target->member.worker) &&
             strcmp(target->incarnation, message->sender) != 0)
             return target;
     return NULL;

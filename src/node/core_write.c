@@ -103,12 +103,6 @@ static void enter_queue(node_core *core, core_member *member, core_channel *chan
     core_job_queue(core, &channel->job);
 }
 
-static void leave_queue(core_member *member)
-{
-    DL_DELETE2(member->channel->queue, member, queue_prev, queue_next);
-    member->channel = NULL;
-}
-
 /* A write of the member is over, and others of it may not be. */
 static void go_on(node_core *core, core_member *member, core_channel *channel, kvferry_status status,
                   const char *detail)
@@ -225,18 +219,18 @@ static bool write_slice(node_core *core, core_member *member, core_channel *chan
     kvferry_status status =
         kvferry_plan_expand(plan, source, &slice->request, copies, slice->bound, &count, report);
     core_spend(core, SLICE_NS + slice->bound * COPY_NS);
-    kvferry_copy *fitting = status == KVFERRY_OK && count ? realloc(copies, count * sizeof(*copies)) : NULL;
+    bool any = status == KVFERRY_OK && count;
+    kvferry_copy *fitting = any ? realloc(copies, count * sizeof(*copies)) : NULL;
     copies = fitting ? fitting : copies;
-    bool written = status == KVFERRY_OK && count && make_write(core, member, channel, copies, count);
-    bool fine = written || (status == KVFERRY_OK && !count);
-    if (!written)
+    bool taken = any && make_write(core, member, channel, copies, count);
+    if (!taken)
         free(copies);
     if (status != KVFERRY_OK)
         fail_with(core, member, core_reasons_code(report, "no_memory"), report);
-    else if (!fine)
+    else if (any && !taken)
         fail(core, member, "no_memory", "memory ran out at the prefill worker");
     kvferry_report_free(report);
-    return fine;
+    return status == KVFERRY_OK && taken == any;
 }
 
 /* Before the first slice of several: all of it must be right. false: the member is settled. */
@@ -301,7 +295,7 @@ static void take_turn(node_core *core, void *owner)
     bool room = !any || (channel->copies <= window && slice.bound <= window - channel->copies);
     if (!room && channel->writes)
         return; /* the end of one of them queues the job again */
-    leave_queue(member);
+    core_member_leave_queue(member);
     if (!room)
         too_many(core, member, slice.bound);
     else if (!(first && cuts) || check_whole(core, member, &request))

@@ -60,17 +60,18 @@ static links_link *link_of(node_links *links, zmq_msg_t *identity, zmq_msg_t *me
 {
     const void *data = zmq_msg_data(identity);
     size_t size = zmq_msg_size(identity);
-    const char *key = links->options.keys ? node_links_key(message) : NULL;
+    const char *proved = links->options.keys ? node_links_key(message) : NULL;
+    const char *key = proved ? proved : "";
     links_link *link = NULL;
     if (size == 0 || size > LINKS_IDENTITY_MAX)
         return NULL;
     HASH_FIND(by_identity, links->by_identity, data, (unsigned)size, link);
-    if (link && strcmp(link->key, key ? key : "") != 0) { /* another connection has taken the identity */
+    if (link && strcmp(link->key, key) != 0) { /* another connection has taken the identity */
         lose(link);
         link = NULL;
     }
     if (!link)
-        return add(links, data, size, key ? key : "");
+        return add(links, data, size, key);
     DL_DELETE2(links->ages, link, age_prev, age_next);
     DL_APPEND2(links->ages, link, age_prev, age_next);
     return link;

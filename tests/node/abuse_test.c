@@ -56,16 +56,6 @@ static size_t mutate(unsigned char *bytes)
     return size;
 }
 
-static void move(worker *prefill, worker *decode, const char *id, uint32_t seed)
-{
-    walk_cells(prefill, from, 10, seed, true);
-    MUST(worker_offer(prefill, id, from, 10, KVFERRY_READY, report));
-    MUST(worker_ask(decode, id, "p", kvferry_node_address(prefill->node), to, 10, report));
-    expect_done(decode, id);
-    assert_true(walk_cells(decode, to, 10, seed, false));
-    expect_done(prefill, id);
-}
-
 /* Waits until the node has seen all that was sent. */
 static void catch_up(worker *w, uint64_t messages)
 {
@@ -80,7 +70,7 @@ static void test_messages(void **state)
     unsigned char bytes[SAMPLE_BYTES];
     worker_open_alone(&prefill, "p");
     worker_open_alone(&decode, "d");
-    move(&prefill, &decode, "before", 1);
+    expect_moved(&prefill, &decode, "before", from, to, 1);
     kvferry_node_statistics before = statistics_of(&prefill);
     void *context = zmq_ctx_new(), *dealer = NULL;
     long flat = 0;
@@ -106,7 +96,7 @@ static void test_messages(void **state)
             flat = memory_kib();
     }
     catch_up(&prefill, before.messages_in + count);
-    move(&prefill, &decode, "after", 2);
+    expect_moved(&prefill, &decode, "after", from, to, 2);
     kvferry_node_statistics after = statistics_of(&prefill);
     assert_in_range(after.messages_in - before.messages_in, count, 2 * count);
     assert_in_range(after.malformed, count / 10, 2 * count);
@@ -165,7 +155,7 @@ static void test_bytes(void **state)
         assert_in_range(sent, 0, sizeof(bytes));
         close(fd);
     }
-    move(&prefill, &decode, "after", 3);
+    expect_moved(&prefill, &decode, "after", from, to, 3);
     worker_close(&decode);
     worker_close(&prefill);
 }

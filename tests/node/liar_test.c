@@ -217,12 +217,7 @@ static void move(worker *prefill, worker *decode, uint32_t seed)
 {
     char id[32];
     snprintf(id, sizeof(id), "good-%u", seed);
-    walk_cells(prefill, from, 10, seed, true);
-    MUST(worker_offer(prefill, id, from, 10, KVFERRY_READY, report));
-    MUST(worker_ask(decode, id, "p", kvferry_node_address(prefill->node), to, 10, report));
-    expect_done(decode, id);
-    assert_true(walk_cells(decode, to, 10, seed, false));
-    expect_done(prefill, id);
+    expect_moved(prefill, decode, id, from, to, seed);
 }
 
 static void drop_events(worker *w)

@@ -202,6 +202,18 @@ static inline void expect_done(worker *w, const char *id)
     expect_released(w, id);
 }
 
+/* A transfer of ten tokens, and what has to come of it. */
+static inline void expect_moved(worker *prefill, worker *decode, const char *id, const uint32_t *from,
+                                const uint32_t *to, uint32_t seed)
+{
+    walk_cells(prefill, from, 10, seed, true);
+    MUST(worker_offer(prefill, id, from, 10, KVFERRY_READY, report));
+    MUST(worker_ask(decode, id, "p", kvferry_node_address(prefill->node), to, 10, report));
+    expect_done(decode, id);
+    assert_true(walk_cells(decode, to, 10, seed, false));
+    expect_done(prefill, id);
+}
+
 static inline kvferry_node_statistics statistics_of(const worker *w)
 {
     kvferry_node_statistics now;
