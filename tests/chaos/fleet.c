@@ -37,22 +37,29 @@ bool fleet_is_living(const fleet *all, size_t member)
 
 /* --- what is told ----------------------------------------------------------------------------- */
 
-/* What a transfer may end with when a worker is stopped, dies or starts anew, or its link is cut.
- */
-static bool is_code_of_chaos(const char *code)
+static bool is_one_of(const char *code, const char *const codes[], size_t count)
 {
-    static const char *const codes[] = {"peer_lost",     "incarnation",      "roster_changed",
-                                        "lease_ended",   "transfer_unknown", "connect_timeout",
-                                        "transfer_over", "target_unexpected"};
-    for (size_t i = 0; i < sizeof(codes) / sizeof(*codes); i++)
+    for (size_t i = 0; i < count; i++)
         if (strcmp(code, codes[i]) == 0)
             return true;
     return false;
 }
 
+/* What a transfer may end with when a worker is stopped, dies, starts anew or goes, or its link is cut.
+ */
+static bool is_code_of_chaos(const fleet *all, const char *code)
+{
+    static const char *const codes[] = {"peer_lost",     "incarnation",      "roster_changed",
+                                        "lease_ended",   "transfer_unknown", "connect_timeout",
+                                        "transfer_over", "target_unexpected"};
+    static const char *const leaves[] = {"peer_left", "source_aborted", "target_aborted"};
+    return is_one_of(code, codes, sizeof(codes) / sizeof(*codes)) ||
+           (all->left && is_one_of(code, leaves, sizeof(leaves) / sizeof(*leaves)));
+}
+
 static void check_end(const fleet *all, size_t member, const tell *in)
 {
-    if (in->number ? !is_code_of_chaos(in->text) : *in->text != '\0')
+    if (in->number ? !is_code_of_chaos(all, in->text) : *in->text != '\0')
         fail_msg("%s: request %u of %s ended with outcome %u, code \"%s\"", all->what, in->request,
                  name_of(all, member), (unsigned)in->number, in->text);
 }
@@ -162,7 +169,7 @@ void fleet_start(fleet *all, size_t member)
     assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
     m->channel = pair[0];
     m->stopped = false;
-    m->trapped = false;
+    m->trapped = 0;
     m->done = false;
     memset(m->entries, 0, sizeof(m->entries));
     m->pid = fork();
@@ -253,33 +260,63 @@ void fleet_kill(fleet *all)
 
 /* --- traps ------------------------------------------------------------------------------------ */
 
-void fleet_trap(fleet *all, size_t member, const trap *at)
+void fleet_trap(fleet *all, size_t member, const trap *traps, size_t count)
 {
-    const order out = {.kind = ORDER_TRAP, .trap = *at};
+    order out = {.kind = ORDER_TRAP};
     fleet_member *m = &all->members[member];
+    assert_true(count <= TRAPS);
+    memcpy(out.traps, traps, count * sizeof(*traps));
     m->done = false;
     assert_int_equal(send(m->channel, &out, sizeof(out), 0), sizeof(out));
     await_done(all, member);
-    m->trapped = true;
+    m->trapped = count;
+}
+
+/* Waits until the worker stops, if that is meant, or has ended; *status is how. False: it does neither. */
+static bool await_change(fleet *all, size_t member, int options, int *status)
+{
+    fleet_member *m = &all->members[member];
+    uint64_t end = fleet_now_ms() + PATIENCE_MS;
+    pid_t found;
+    while ((found = waitpid(m->pid, status, WNOHANG | options)) == 0 && fleet_now_ms() < end)
+        fleet_pump(all, 5);
+    if (found == 0)
+        return false;
+    assert_int_equal(found, m->pid);
+    m->trapped--;
+    return true;
 }
 
 void fleet_await_trap(fleet *all, size_t member)
 {
     fleet_member *m = &all->members[member];
-    uint64_t end = fleet_now_ms() + PATIENCE_MS;
     int status;
-    pid_t found;
-    while ((found = waitpid(m->pid, &status, WNOHANG | WUNTRACED)) == 0 && fleet_now_ms() < end)
-        fleet_pump(all, 5);
-    if (found == 0)
+    if (!await_change(all, member, WUNTRACED, &status))
         fail_msg("%s: the message did not come to %s", all->what, name_of(all, member));
-    assert_int_equal(found, m->pid);
-    m->trapped = false;
     m->stopped = WIFSTOPPED(status);
     if (WIFSTOPPED(status))
         return;
     assert_true(WIFSIGNALED(status));
     forget(m);
+}
+
+void fleet_leave(fleet *all, size_t member)
+{
+    const order out = {.kind = ORDER_LEAVE};
+    fleet_member *m = &all->members[member];
+    m->trapped++;
+    all->left = true;
+    assert_int_equal(send(m->channel, &out, sizeof(out), 0), sizeof(out));
+}
+
+void fleet_await_end(fleet *all, size_t member)
+{
+    int status;
+    if (!await_change(all, member, 0, &status))
+        fail_msg("%s: %s does not end", all->what, name_of(all, member));
+    if (status)
+        fail_msg("%s: %s ended with %d", all->what, name_of(all, member), status);
+    forget(&all->members[member]);
 }
 
 /* --- requests --------------------------------------------------------------------------------- */
@@ -290,29 +327,41 @@ uint32_t fleet_request(fleet *all)
     return ++all->requests;
 }
 
-void fleet_order(fleet *all, uint32_t request, uint32_t slot, size_t first, size_t last)
+static void begin(fleet *all, uint32_t request, uint32_t slot, size_t first, size_t last, order_kind offer)
 {
     for (size_t i = first; i < last; i++) {
         fleet_member *m = &all->members[i];
-        order out = {
-            .kind = m->setup.decode ? ORDER_ASK : ORDER_OFFER, .request = request, .slot = slot};
+        order out = {.kind = m->setup.decode ? ORDER_ASK : offer, .request = request, .slot = slot};
         snprintf(out.where, sizeof(out.where), "%s", all->members[0].setup.address);
         if (!m->pid)
             continue;
         m->entries[request].ordered = true;
-        m->done = m->trapped; /* it may fall before it answers */
+        m->done = m->trapped > 0; /* it may fall before it answers */
         assert_int_equal(send(m->channel, &out, sizeof(out), 0), sizeof(out));
         await_done(all, i);
     }
 }
 
-void fleet_tell(fleet *all, size_t member, order_kind kind)
+void fleet_order(fleet *all, uint32_t request, uint32_t slot, size_t first, size_t last)
 {
-    const order out = {.kind = kind};
-    all->members[member].done = false;
-    assert_int_equal(send(all->members[member].channel, &out, sizeof(out), 0), sizeof(out));
+    begin(all, request, slot, first, last, ORDER_OFFER);
+}
+
+void fleet_park(fleet *all, uint32_t request, uint32_t slot)
+{
+    begin(all, request, slot, 0, all->prefills, ORDER_PARK);
+}
+
+void fleet_tell_of(fleet *all, size_t member, order_kind kind, uint32_t request)
+{
+    const order out = {.kind = kind, .request = request};
+    fleet_member *m = &all->members[member];
+    m->done = m->trapped > 0; /* as above */
+    assert_int_equal(send(m->channel, &out, sizeof(out), 0), sizeof(out));
     await_done(all, member);
 }
+
+void fleet_tell(fleet *all, size_t member, order_kind kind) { fleet_tell_of(all, member, kind, 0); }
 
 void fleet_await(fleet *all, uint32_t request, size_t first, size_t last, bool released)
 {

@@ -23,7 +23,7 @@ typedef struct fleet_member {
     pid_t pid; /* 0: it does not run */
     int channel;
     bool stopped, checked, done;
-    bool trapped; /* it may end or stop by itself */
+    size_t trapped; /* so often it may end or stop by itself */
     uint64_t descriptors;
     entry entries[REQUESTS_MAX];
 } fleet_member;
@@ -32,6 +32,7 @@ typedef struct fleet {
     fleet_member members[MEMBERS_MAX]; /* prefill's first */
     size_t count, prefills;
     uint32_t requests; /* numbers that were given out */
+    bool left;         /* a worker went, and others may say so */
     const char *what;  /* named when a rule is broken */
 } fleet;
 
@@ -49,16 +50,22 @@ void fleet_end(fleet *all, size_t member);   /* kill -9 */
 void fleet_stop(fleet *all, size_t member);
 void fleet_continue(fleet *all, size_t member);
 
-/* Sets a trap for the worker. */
-void fleet_trap(fleet *all, size_t member, const trap *at);
-/* Waits until the worker has been killed, or stopped, by its trap. */
+/* Sets traps for the worker, one after the other. */
+void fleet_trap(fleet *all, size_t member, const trap *traps, size_t count);
+/* Waits until the worker has been killed, or stopped, by its next trap. */
 void fleet_await_trap(fleet *all, size_t member);
+/* Lets the worker close its node without a drain, and end by itself; waits for that. */
+void fleet_leave(fleet *all, size_t member);
+void fleet_await_end(fleet *all, size_t member);
 
 uint32_t fleet_request(fleet *all); /* a new number */
 /* The workers from `first` to before `last` that run offer it, or ask for it, each by its role. */
 void fleet_order(fleet *all, uint32_t request, uint32_t slot, size_t first, size_t last);
-/* One order without a request to one worker; waits for its answer. */
+/* The prefill workers that run offer it, but its blocks are not ready. */
+void fleet_park(fleet *all, uint32_t request, uint32_t slot);
+/* An order to one worker, without a request or about one; waits for its answer. */
 void fleet_tell(fleet *all, size_t member, order_kind kind);
+void fleet_tell_of(fleet *all, size_t member, order_kind kind, uint32_t request);
 
 /* Takes what is told for so long. */
 void fleet_pump(fleet *all, int wait_ms);

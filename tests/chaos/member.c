@@ -95,15 +95,34 @@ static void take(member *me, const order *in)
     blocks_in(in->slot, blocks);
     check_slot(me, in->slot);
     me->slots[in->slot] = (slot){.request = in->request};
-    if (in->kind == ORDER_OFFER)
+    if (in->kind != ORDER_ASK)
         walk_cells(&me->worker, blocks, SLOT_TOKENS, in->request, true);
     kvferry_status status =
-        in->kind == ORDER_OFFER
-            ? worker_offer(&me->worker, id, blocks, SLOT_TOKENS, KVFERRY_READY, report)
-            : worker_ask(&me->worker, id, "p", in->where, blocks, SLOT_TOKENS, report);
+        in->kind == ORDER_ASK
+            ? worker_ask(&me->worker, id, "p", in->where, blocks, SLOT_TOKENS, report)
+            : worker_offer(&me->worker, id, blocks, SLOT_TOKENS,
+                           in->kind == ORDER_OFFER ? KVFERRY_READY : KVFERRY_NOT_READY, report);
     say(TELL_TAKEN, in->request, (uint64_t)status,
         kvferry_report_count(report) ? kvferry_report_get(report, 0)->code : "");
     kvferry_report_free(report);
+}
+
+/* Its engine is connected. */
+static void renew(const member *me, uint32_t request)
+{
+    char id[16];
+    snprintf(id, sizeof(id), "r%u", request);
+    if (kvferry_node_renew(me->worker.node, "p", id, NULL) != KVFERRY_OK)
+        say(TELL_WRONG, request, 0, "it cannot be renewed");
+    say(TELL_DONE, request, 0, "");
+}
+
+static void make_ready(const member *me, uint32_t request)
+{
+    char id[16];
+    snprintf(id, sizeof(id), "r%u", request);
+    kvferry_node_ready(me->worker.node, id);
+    say(TELL_DONE, request, 0, "");
 }
 
 /* How many are open; *end is behind the highest. */
@@ -150,8 +169,15 @@ static void obey(member *me, const order *in)
     rlim_t end;
     switch (in->kind) {
     case ORDER_OFFER:
+    case ORDER_PARK:
     case ORDER_ASK:
         take(me, in);
+        break;
+    case ORDER_READY:
+        make_ready(me, in->request);
+        break;
+    case ORDER_RENEW:
+        renew(me, in->request);
         break;
     case ORDER_CHECK:
         for (uint32_t i = 0; i < SLOTS; i++)
@@ -167,9 +193,12 @@ static void obey(member *me, const order *in)
         say(TELL_DONE, 0, 0, "");
         break;
     case ORDER_TRAP:
-        trap_set(&in->trap);
+        trap_set(in->traps);
         say(TELL_DONE, 0, 0, "");
         break;
+    case ORDER_LEAVE:
+        worker_close(&me->worker);
+        exit(0);
     case ORDER_CLOSE:
         exit(finish(me));
     }

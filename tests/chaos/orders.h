@@ -9,7 +9,8 @@
 enum {
     SLOTS = 4,       /* of blocks; a request has one to itself */
     SLOT_BLOCKS = 7, /* block 0 is the null block */
-    SLOT_TOKENS = 28 /* what fits in */
+    SLOT_TOKENS = 28, /* what fits in */
+    TRAPS = 2        /* of a worker at a time */
 };
 
 typedef struct setup { /* of a worker */
@@ -25,17 +26,21 @@ typedef struct setup { /* of a worker */
 typedef struct trap {
     uint32_t type; /* a wire_type */
     bool receives;
-    uint32_t nth; /* from 1 */
+    uint32_t nth; /* from 1; 0: no trap */
     int signal;   /* SIGKILL or SIGSTOP */
 } trap;
 
 typedef enum order_kind {
     ORDER_OFFER,
+    ORDER_PARK,  /* an offer whose blocks are not ready */
+    ORDER_READY, /* they are, if it has not ended */
     ORDER_ASK,
+    ORDER_RENEW,
     ORDER_CHECK,    /* are the slots that were given to a new owner as that left them? */
     ORDER_NO_FILES, /* no descriptor can be opened any more */
     ORDER_FILES,    /* they can again */
     ORDER_TRAP,
+    ORDER_LEAVE, /* close amid all that goes on, and end */
     ORDER_CLOSE
 } order_kind;
 
@@ -43,7 +48,7 @@ typedef struct order {
     order_kind kind;
     uint32_t request, slot;
     char where[96]; /* of an ask */
-    trap trap;
+    trap traps[TRAPS];
 } order;
 
 typedef enum tell_kind {
@@ -52,7 +57,7 @@ typedef enum tell_kind {
     TELL_ENDED, /* number: the outcome, text: the code */
     TELL_RELEASED,
     TELL_CHECKED, /* number: descriptors that are open */
-    TELL_DONE,    /* the order about descriptors or a trap */
+    TELL_DONE,    /* an order that has no other answer */
     TELL_WRONG    /* text: what was found that must not be */
 } tell_kind;
 
@@ -63,8 +68,9 @@ typedef struct tell {
     char text[160];
 } tell;
 
-/* In a worker's process: from now on. Sees messages where the program's linker has put it before the wire's code. */
-void trap_set(const trap *at);
+/* In a worker's process: from now on, one after the other. Sees messages where the program's linker has put it before
+ * the wire's code. */
+void trap_set(const trap traps[TRAPS]);
 
 /* A worker's process, its channel at descriptor 3; returns its status. */
 int member_main(void);

@@ -5,7 +5,7 @@
  */
 #include <signal.h>
 #include <stdatomic.h>
-#include <unistd.h>
+#include <string.h>
 
 #include "wire/wire.h"
 
@@ -16,20 +16,28 @@ kvferry_status __wrap_wire_decode(const void *data, size_t size, wire_message *m
 kvferry_status __real_wire_encode(const wire_message *message, void **data, size_t *size);
 kvferry_status __wrap_wire_encode(const wire_message *message, void **data, size_t *size);
 
-static trap set;
+static trap set[TRAPS];
+static unsigned now;     /* the one that is next */
 static atomic_uint left; /* messages until it acts; 0: it does not */
 
-void trap_set(const trap *at)
+void trap_set(const trap traps[TRAPS])
 {
-    set = *at;
-    atomic_store(&left, at->nth);
+    atomic_store(&left, 0);
+    memcpy(set, traps, sizeof(set));
+    now = 0;
+    atomic_store(&left, set[now].nth);
 }
 
-/* Only the node's thread makes and reads messages. */
+/* A node makes and reads its messages under its lock: one at a time. */
 static void pass(bool receives, wire_type type)
 {
-    if (atomic_load(&left) && set.receives == receives && set.type == (uint32_t)type && atomic_fetch_sub(&left, 1) == 1)
-        kill(getpid(), set.signal);
+    if (!atomic_load(&left) || set[now].receives != receives || set[now].type != (uint32_t)type ||
+        atomic_fetch_sub(&left, 1) != 1)
+        return;
+    int signal = set[now++].signal;
+    if (now < TRAPS)
+        atomic_store(&left, set[now].nth);
+    raise(signal); /* does not come back before it is done */
 }
 
 kvferry_status __wrap_wire_decode(const void *data, size_t size, wire_message *message, kvferry_report *report)
