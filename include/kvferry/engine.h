@@ -128,10 +128,17 @@ KVFERRY_API kvferry_status kvferry_engine_connect(kvferry_engine *engine, const 
 /* Whether the connection is known to be lost. */
 KVFERRY_API bool kvferry_peer_lost(const kvferry_peer *peer);
 
+/* The first step of a close, without waiting: transfers that are not over end with KVFERRY_PEER_LOST, and
+ * nothing more is submitted to the peer or begun with it. Returns whether kvferry_peer_close has nothing to wait
+ * for any more: all that was under way is complete, or the connection is lost, or nothing has been heard of it for a
+ * second. Ask again between calls of progress, at least every second or so; once true it stays true. */
+KVFERRY_API bool kvferry_peer_leave(kvferry_peer *peer);
+
 /* Tears the connection down by force: transfers that are not over end with KVFERRY_PEER_LOST, all are
- * over, and nothing of them leaves this worker any more. It may wait up to a second for a peer that
- * does not answer. Bytes that this worker had sent before may still lie in the peer's own queue and
- * land when the peer progresses next (ucx's shared memory has no queue). Frees the peer; transfers stay the caller's to free. */
+ * over, and nothing of them leaves this worker any more. It waits until kvferry_peer_leave is true, moving the engine
+ * on: up to a second for a peer that does not answer. Bytes that this worker had sent before may still lie in the
+ * peer's own queue and land when the peer progresses next (ucx's shared memory has no queue). Frees the peer; transfers
+ * stay the caller's to free. */
 KVFERRY_API void kvferry_peer_close(kvferry_peer *peer);
 
 /* --- transfers ----------------------------------------------------------------------------- */
@@ -142,7 +149,7 @@ KVFERRY_API void kvferry_peer_close(kvferry_peer *peer);
  * cross a segment's end: KVFERRY_OUT_OF_RANGE with each such copy and its segment in the report, and
  * nothing moves. Copies that overlap each other on the target are not looked for (a plan makes none).
  * Zero copies are a transfer that is done at the next progress. KVFERRY_UNSUPPORTED: the engine has
- * not this direction.
+ * not this direction. KVFERRY_PEER_LOST: kvferry_peer_leave was called.
  * `deadline_ns`: of CLOCK_MONOTONIC; 0: none.
  * *transfer is the caller's, to be freed when it is over.
  */
@@ -220,7 +227,10 @@ typedef struct kvferry_engine_ops {
     kvferry_status (*segment_import)(void *self, void *peer, const void *data, size_t size,
                                      void **remote_segment, kvferry_report *report);
     bool (*peer_lost)(void *self, void *peer);
-    void (*peer_close)(void *self, void *peer); /* ends its batches first */
+    bool (*peer_busy)(void *self, void *peer);  /* optional: whether something is under way with the
+                                                   peer that a close should let end; absent: nothing */
+    void (*peer_close)(void *self, void *peer); /* ends its batches first; waits only for
+                                                   what cannot be torn down */
 
     /* Takes all copies or none. The array is only valid during the call. KVFERRY_BUSY: not now, the
      * same copies are offered again later. Any other error ends the transfer with it. At most 64

@@ -98,20 +98,30 @@ kvferry_status kvferry_engine_open(const char *name, const kvferry_engine_option
     return KVFERRY_OK;
 }
 
+static void cancel_all(const kvferry_engine *engine)
+{
+    const kvferry_peer *peer = engine->peers;
+    if (peer)
+        do {
+            kvferry_transfer *transfer = peer->turn;
+            if (transfer)
+                do {
+                    engine_transfer_settle(transfer, KVFERRY_CANCELED, "the engine was closed");
+                    transfer = transfer->next;
+                } while (transfer != peer->turn);
+            peer = peer->next;
+        } while (peer != engine->peers);
+}
+
 void kvferry_engine_close(kvferry_engine *engine)
 {
     if (!engine)
         return;
-    while (engine->peers) {
-        kvferry_peer *peer = engine->peers;
-        kvferry_transfer *transfer = peer->turn;
-        if (transfer)
-            do {
-                engine_transfer_settle(transfer, KVFERRY_CANCELED, "the engine was closed");
-                transfer = transfer->next;
-            } while (transfer != peer->turn);
-        kvferry_peer_close(peer);
-    }
+    cancel_all(engine);
+    while (!engine_peers_leave(engine))
+        engine_wait(engine);
+    while (engine->peers)
+        kvferry_peer_close(engine->peers);
     engine_segments_close(engine);
     engine->ops->close(engine->self);
     kvferry_report_free(engine->submit_report);
@@ -161,7 +171,7 @@ kvferry_status kvferry_engine_arm(kvferry_engine *engine)
     return engine->ops->arm(engine->self);
 }
 
-static uint64_t now_ns(void)
+uint64_t engine_now_ns(void)
 {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
@@ -186,7 +196,7 @@ static bool peer_review(kvferry_peer *peer, uint64_t *now)
             !transfer->flying)
             engine_transfer_settle(transfer, KVFERRY_OK, "");
         if (transfer->state.status == KVFERRY_BUSY && transfer->deadline_ns) {
-            *now = *now ? *now : now_ns();
+            *now = *now ? *now : engine_now_ns();
             if (*now >= transfer->deadline_ns)
                 engine_transfer_settle(transfer, KVFERRY_TIMEOUT, "the deadline passed");
         }

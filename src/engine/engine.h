@@ -63,6 +63,10 @@ struct kvferry_peer {
     engine_batch *free_first, *free_last; /* first in, first out: a stray second end hits no new one */
     uint64_t outstanding; /* pieces in flight */
     bool lost;
+    bool leaving, left;   /* kvferry_peer_leave was called; it has been true */
+    uint64_t ends;        /* batches that have ended: signs of life */
+    uint64_t heard;       /* `ends` at silent_ns */
+    uint64_t silent_ns;   /* since when nothing has ended, while it is leaving */
     char name[ENGINE_NAME_BYTES];
 };
 
@@ -89,6 +93,11 @@ void engine_segments_close(kvferry_engine *engine);
 /* peer.c */
 void engine_peer_check_lost(kvferry_peer *peer);
 void engine_peer_link(kvferry_peer *peer); /* the peer is complete: the engine has it from now on */
+bool engine_peers_leave(kvferry_engine *engine); /* kvferry_peer_leave of all; whether all are true */
+void engine_wait(kvferry_engine *engine); /* moves the implementation on, or sleeps a moment */
+
+/* engine.c */
+uint64_t engine_now_ns(void);
 
 /* transfer.c */
 void engine_transfer_settle(kvferry_transfer *transfer, kvferry_status status, const char *detail);

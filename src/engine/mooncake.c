@@ -212,6 +212,7 @@ const kvferry_engine_ops engine_mooncake_ops = {
     .peer_connect = mooncake_peer_connect,
     .segment_import = mooncake_segment_import,
     .peer_lost = mooncake_peer_lost,
+    .peer_busy = mooncake_peer_busy,
     .peer_close = mooncake_peer_close,
     .submit = mooncake_submit,
 };

@@ -133,6 +133,7 @@ kvferry_status mooncake_peer_connect(void *self, const void *address, size_t siz
 kvferry_status mooncake_segment_import(void *self, void *peer, const void *data, size_t size,
                                        void **remote_segment, kvferry_report *report);
 bool mooncake_peer_lost(void *self, void *peer);
+bool mooncake_peer_busy(void *self, void *peer);
 void mooncake_peer_close(void *self, void *peer);
 kvferry_status mooncake_peer_open(mooncake_engine *engine, mooncake_peer *peer,
                                   kvferry_report *report);

@@ -84,11 +84,10 @@ bool mooncake_peer_lost(void *self, void *peer)
 
 /* --- closing ----------------------------------------------------------------------------------- */
 
-static uint64_t now_ns(void)
+bool mooncake_peer_busy(void *self, void *peer)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+    (void)self;
+    return ((const mooncake_peer *)peer)->outstanding != 0;
 }
 
 static bool others_are_out(const mooncake_engine *engine, const mooncake_peer *peer)
@@ -99,26 +98,25 @@ static bool others_are_out(const mooncake_engine *engine, const mooncake_peer *p
     return false;
 }
 
-/* Lets what is out to the peer, or to all others, end as long as it moves on; false: it does not. */
-static bool settle(mooncake_engine *engine, const mooncake_peer *peer, bool others)
+/* Lets what is out to all others end, as long as it moves on. */
+static void settle_others(mooncake_engine *engine, const mooncake_peer *peer)
 {
     const struct timespec pause = {.tv_nsec = 20000};
-    uint64_t end = now_ns() + settling_ns;
-    while (others ? others_are_out(engine, peer) : peer->outstanding != 0) {
+    uint64_t end = engine_now_ns() + settling_ns;
+    while (others_are_out(engine, peer)) {
         if (mooncake_progress_all(engine))
-            end = now_ns() + settling_ns;
-        else if (now_ns() >= end)
-            return false;
+            end = engine_now_ns() + settling_ns;
+        else if (engine_now_ns() >= end)
+            return;
         else
             nanosleep(&pause, NULL);
     }
-    return true;
 }
 
 /* Nothing leaves an instance that is gone. What others had in it goes with it, if it does not end. */
 static void tear_down(mooncake_engine *engine, const mooncake_peer *peer)
 {
-    settle(engine, peer, true);
+    settle_others(engine, peer);
     engine->api->destroy(engine->initiator);
     engine->initiator = NULL;
     for (mooncake_peer *other = engine->peers; other; other = other->next)
@@ -144,7 +142,7 @@ void mooncake_peer_close(void *self, void *peer)
 {
     mooncake_engine *engine = self;
     mooncake_peer *gone = peer;
-    if (!settle(engine, gone, false))
+    if (gone->outstanding)
         tear_down(engine, gone);
     if (gone->open && !is_shared(engine, gone))
         engine->api->close(engine->initiator, gone->id);

@@ -25,7 +25,7 @@ static struct {
     own_batch batches[QUEUE];
     size_t count, next; /* next to end */
     unsigned peers;
-    bool lost, end_inside_submit, keep_on_close;
+    bool lost, end_inside_submit, keep_on_close, waits_on_close;
     kvferry_status submit_status;
     size_t submissions, registered;
 } own;
@@ -114,6 +114,15 @@ static void end_batch(own_batch *batch, kvferry_status status, const char *detai
     batch->end(batch->handle, status, detail);
 }
 
+static bool own_busy(void *self, void *peer)
+{
+    (void)self;
+    for (size_t i = 0; i < own.count && own.waits_on_close; i++)
+        if (!own.batches[i].ended && own.batches[i].peer == (unsigned)(uintptr_t)peer)
+            return true;
+    return false;
+}
+
 static void own_peer_close(void *self, void *peer)
 {
     (void)self;
@@ -161,6 +170,7 @@ static const kvferry_engine_ops own_ops = {
     .peer_connect = own_connect,
     .segment_import = own_import,
     .peer_lost = own_lost,
+    .peer_busy = own_busy,
     .peer_close = own_peer_close,
     .submit = own_submit,
 };
@@ -494,6 +504,68 @@ static void test_lost(void **state)
     teardown(&rig);
 }
 
+/* A peer that is left is waited for as long as it ends something, and holds nobody up meanwhile. */
+static void test_leave(void **state)
+{
+    (void)state;
+    own_rig rig;
+    setup(&rig, 10, 20, 100);
+    own.waits_on_close = true;
+    kvferry_transfer *left = begin(&rig, 0, 0, 60, 5), *other = begin(&rig, 1, 100, 10, 5), *refused;
+    const kvferry_transfer_state *is = kvferry_transfer_get(left);
+    progress(&rig);
+    assert_int_equal(own.count, 3);
+    kvferry_peer_leave(rig.peers[0]);
+    assert_int_equal(is->status, KVFERRY_PEER_LOST);
+    assert_int_equal(kvferry_transfer_begin(rig.engine, rig.peers[0], KVFERRY_WRITE, rig.copies, 1, 0,
+                                            &refused, NULL),
+                     KVFERRY_PEER_LOST);
+    bool one = false; /* of the two that are left there */
+    for (size_t i = 0; i < 3; i++)
+        if (own.batches[i].peer == 2 || !one) {
+            one = one || own.batches[i].peer == 1;
+            end_batch(&own.batches[i], KVFERRY_OK, NULL);
+        }
+    assert_false(kvferry_peer_leave(rig.peers[0]));
+    progress(&rig);
+    assert_false(is->over);
+    assert_true(kvferry_transfer_get(other)->over);
+    assert_int_equal(kvferry_transfer_get(other)->status, KVFERRY_OK);
+    assert_int_equal(kvferry_transfer_free(other), KVFERRY_OK);
+    for (size_t i = 0; i < 3; i++)
+        if (!own.batches[i].ended)
+            end_batch(&own.batches[i], KVFERRY_OK, NULL);
+    assert_true(kvferry_peer_leave(rig.peers[0]));
+    progress(&rig);
+    assert_true(is->over);
+    assert_int_equal(own.count, 3); /* nothing more was submitted */
+    assert_int_equal(kvferry_transfer_free(left), KVFERRY_OK);
+    kvferry_peer_close(rig.peers[0]);
+    teardown(&rig);
+}
+
+/* Of silent ones nothing more is expected after a while: the engine's close waits for all at once. */
+static void test_leave_silent(void **state)
+{
+    (void)state;
+    own_rig rig;
+    setup(&rig, 10, 20, 100);
+    own.waits_on_close = true;
+    kvferry_transfer *one = begin(&rig, 0, 0, 10, 5), *other = begin(&rig, 1, 100, 10, 5);
+    progress(&rig);
+    while (!kvferry_peer_leave(rig.peers[0]))
+        progress(&rig);
+    assert_false(kvferry_transfer_get(one)->over);
+    assert_int_equal(kvferry_transfer_get(other)->status, KVFERRY_BUSY);
+    kvferry_engine_close(rig.engine);
+    assert_true(kvferry_transfer_get(one)->over);
+    assert_int_equal(kvferry_transfer_get(one)->status, KVFERRY_PEER_LOST);
+    assert_int_equal(kvferry_transfer_get(other)->status, KVFERRY_CANCELED);
+    assert_int_equal(kvferry_transfer_free(one), KVFERRY_OK);
+    assert_int_equal(kvferry_transfer_free(other), KVFERRY_OK);
+    free(rig.copies);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -507,6 +579,8 @@ int main(void)
         cmocka_unit_test(test_fails),
         cmocka_unit_test(test_misbehaves),
         cmocka_unit_test(test_lost),
+        cmocka_unit_test(test_leave),
+        cmocka_unit_test(test_leave_silent),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

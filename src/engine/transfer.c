@@ -107,6 +107,8 @@ kvferry_status kvferry_transfer_begin(kvferry_engine *engine, kvferry_peer *peer
     if (!engine || !peer || peer->engine != engine || !transfer || (count && !copies) ||
         (direction != KVFERRY_WRITE && direction != KVFERRY_READ))
         return KVFERRY_INVALID;
+    if (peer->leaving)
+        return KVFERRY_PEER_LOST;
     kvferry_status status = check_begin(engine, peer, direction, copies, count, report);
     if (status != KVFERRY_OK)
         return status;
@@ -203,6 +205,7 @@ void engine_batch_ended(void *handle, kvferry_status status, const char *detail)
         settle_failed(batch, status == KVFERRY_BUSY ? KVFERRY_ENGINE : status, detail);
     }
     transfer->flying--;
+    peer->ends++;
     peer->outstanding -= batch->pieces;
     batch->flying = false;
     batch->next_free = NULL;

@@ -392,6 +392,7 @@ const kvferry_engine_ops engine_ucx_ops = {
     .peer_connect = ucx_peer_connect,
     .segment_import = ucx_segment_import,
     .peer_lost = ucx_peer_lost,
+    .peer_busy = ucx_peer_busy,
     .peer_close = ucx_peer_close,
     .submit = ucx_submit,
     .cancel = ucx_cancel,

@@ -110,7 +110,6 @@ struct ucx_engine {
     ucx_batch *ended, **ended_last;
     ucx_batch *spare; /* kept for the next submission */
     bool device_memory;
-    uint64_t silent_ns; /* when a close last ended its wait for a peer that gave no sign */
 };
 
 /* Whether the CPUs can touch both ends. */
@@ -138,6 +137,7 @@ kvferry_status ucx_peer_connect(void *self, const void *address, size_t size, vo
 kvferry_status ucx_segment_import(void *self, void *peer, const void *data, size_t size,
                                   void **remote_segment, kvferry_report *report);
 bool ucx_peer_lost(void *self, void *peer);
+bool ucx_peer_busy(void *self, void *peer);
 void ucx_peer_close(void *self, void *peer);
 
 /* ucx_identity.c */

@@ -5,18 +5,14 @@
  */
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "engine/ucx_tcp.h"
 
 /* UCX reads addresses and keys without their sizes: zeros behind them end what a wrong length begins. */
 enum { SLACK = 4096 };
 
-/* How long a close waits for a peer's next sign of life, and for what UCX does without it. */
-static const uint64_t settling_ns = 1000000000, closing_ns = 5000000000;
-
-/* Peers that are closed so soon after one another were waited for together: all were moved on meanwhile. */
-static const uint64_t together_ns = 50000000;
+/* How long a close waits for what UCX does without the peer. */
+static const uint64_t closing_ns = 5000000000;
 
 static void *padded(const void *data, size_t size)
 {
@@ -212,33 +208,12 @@ bool ucx_peer_lost(void *self, void *peer)
     return ((const ucx_peer *)peer)->lost;
 }
 
-static uint64_t now_ns(void)
+/* What was begun is finished first: then nothing of it is still to land. */
+bool ucx_peer_busy(void *self, void *peer)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
-/* What was begun is finished first, as long as it goes on: then nothing of it is still to land. */
-static void settle(ucx_engine *engine, const ucx_peer *peer)
-{
-    bool waited = engine->silent_ns && now_ns() - engine->silent_ns < together_ns;
-    uint64_t end = now_ns() + (waited ? 0 : settling_ns);
-    ucx_batch **last = engine->ended_last;
-    while ((peer->opening || peer->out) && !peer->lost && now_ns() < end) {
-        if (last != engine->ended_last) {
-            last = engine->ended_last;
-            end = now_ns() + settling_ns;
-        }
-        if (engine->tcp)
-            ucx_tcp_progress(engine);
-        if (!engine->context)
-            continue;
-        ucp_worker_progress(engine->worker);
-        ucp_worker_progress(engine->target); /* the peer may be closing, too, and wait for this side */
-    }
-    if ((peer->opening || peer->out) && !peer->lost)
-        engine->silent_ns = now_ns();
+    (void)self;
+    const ucx_peer *leaving = peer;
+    return leaving->opening || leaving->out;
 }
 
 /* Closes by force, and lets UCX complete what was out. */
@@ -247,13 +222,13 @@ static void close_endpoint(ucx_engine *engine, ucx_peer *peer)
     const ucp_request_param_t how = {.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS,
                                      .flags = UCP_EP_CLOSE_FLAG_FORCE};
     ucs_status_ptr_t request = ucp_ep_close_nbx(peer->endpoint, &how);
-    uint64_t end = now_ns() + closing_ns;
+    uint64_t end = engine_now_ns() + closing_ns;
     do {
         bool closed = !UCS_PTR_IS_PTR(request) || ucp_request_check_status(request) != UCS_INPROGRESS;
         if (closed && !peer->out && !peer->opening)
             break;
         ucp_worker_progress(engine->worker);
-    } while (now_ns() < end);
+    } while (engine_now_ns() < end);
     if (UCS_PTR_IS_PTR(request))
         ucp_request_free(request);
 }
@@ -265,7 +240,6 @@ void ucx_peer_close(void *self, void *peer)
     ucx_words_begin();
     if (gone->local)
         ucx_local_disconnect(gone);
-    settle(engine, gone);
     gone->lost = true;
     if (gone->connection)
         ucx_tcp_disconnect(gone);

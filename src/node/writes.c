@@ -36,6 +36,7 @@ struct node_writes {
     int epoll, fd;
     node_watch watch;
     writes_peer *peers, *lost_cursor;
+    writes_peer *leaving; /* closed, once what is under way to them is */
     writes_write *writes, *end_cursor;
     bool active; /* progress had something to do last time */
     bool scan;   /* a write may have ended */
@@ -66,28 +67,31 @@ kvferry_status node_writes_create(kvferry_engine *engine, int epoll, node_writes
     return KVFERRY_OK;
 }
 
+static void free_peers(writes_peer **peers)
+{
+    writes_peer *peer, *next;
+    HASH_ITER(hh, *peers, peer, next)
+    {
+        HASH_DEL(*peers, peer);
+        free(peer);
+    }
+}
+
 void node_writes_close(node_writes *writes)
 {
     if (!writes)
         return;
-    writes_peer *peer, *next_peer;
-    writes_write *write, *next_write;
+    writes_write *write, *next;
     node_watch_remove(writes->epoll, &writes->watch);
-    HASH_ITER(hh, writes->writes, write, next_write)
-        kvferry_transfer_cancel(write->transfer);
-    HASH_ITER(hh, writes->peers, peer, next_peer)
-    {
-        HASH_DEL(writes->peers, peer);
-        kvferry_peer_close(peer->peer);
-        free(peer);
-    }
-    HASH_ITER(hh, writes->writes, write, next_write)
+    kvferry_engine_close(writes->engine); /* all peers together: each may take a second alone */
+    free_peers(&writes->peers);
+    free_peers(&writes->leaving);
+    HASH_ITER(hh, writes->writes, write, next)
     {
         HASH_DEL(writes->writes, write);
         kvferry_transfer_free(write->transfer);
         free(write);
     }
-    kvferry_engine_close(writes->engine);
     free(writes);
 }
 
@@ -128,9 +132,28 @@ void node_writes_close_peer(node_writes *writes, uint64_t id)
     if (!peer)
         return;
     HASH_DEL(writes->peers, peer);
-    kvferry_peer_close(peer->peer);
-    free(peer);
+    kvferry_peer_leave(peer->peer);
+    HASH_ADD(hh, writes->leaving, id, sizeof(peer->id), peer);
+    if (!peer->hh.tbl) { /* no memory to wait with */
+        kvferry_peer_close(peer->peer);
+        free(peer);
+    }
     writes->active = writes->scan = true;
+}
+
+/* Closes those that have left. */
+static void close_left(node_writes *writes)
+{
+    writes_peer *peer, *next;
+    HASH_ITER(hh, writes->leaving, peer, next)
+    {
+        if (!kvferry_peer_leave(peer->peer))
+            continue;
+        HASH_DEL(writes->leaving, peer);
+        kvferry_peer_close(peer->peer);
+        free(peer);
+        writes->scan = true;
+    }
 }
 
 /* --- writes ----------------------------------------------------------------------------------- */
@@ -194,6 +217,7 @@ void node_writes_turn(node_writes *writes, uint64_t now)
         any |= active;
     }
     writes->active = active;
+    close_left(writes);
     writes->scan |= any || writes->writes;
     writes->end_cursor = writes->scan ? writes->writes : NULL;
     writes->scan = false;
@@ -242,7 +266,7 @@ bool node_writes_busy(node_writes *writes)
     if (writes->active || writes->scan)
         return true;
     if (writes->fd < 0)
-        return writes->writes != NULL;
+        return writes->writes || writes->leaving;
     return kvferry_engine_arm(writes->engine) == KVFERRY_BUSY;
 }
 
@@ -251,7 +275,7 @@ uint64_t node_writes_next_time(const node_writes *writes, uint64_t now)
     uint64_t next = writes->deadline;
     if (writes->fd < 0)
         next = base_min(next, now + WRITES_POLL_NS);
-    if (writes->peers)
+    if (writes->peers || writes->leaving)
         next = base_min(next, writes->lost_time);
     return next;
 }

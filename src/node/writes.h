@@ -17,7 +17,7 @@ void node_writes_close(node_writes *writes);
 
 kvferry_status node_writes_connect(node_writes *writes, uint64_t peer, const void *binding,
                                    size_t size, kvferry_report *report);
-/* May wait for a peer that does not answer, as kvferry_peer_close. */
+/* Begins it: it is closed by node_writes_turn, when it has left (kvferry_peer_leave). */
 void node_writes_close_peer(node_writes *writes, uint64_t peer);
 kvferry_status node_writes_begin(node_writes *writes, uint64_t write, uint64_t peer,
                                  const kvferry_copy *copies, size_t count, uint64_t deadline_ns,

@@ -305,6 +305,7 @@ QUIET(kvferry_engine_arm)
 QUIET(kvferry_engine_unregister)
 QUIET(kvferry_engine_close)
 QUIET(kvferry_peer_lost)
+QUIET(kvferry_peer_leave)
 QUIET(kvferry_peer_close)
 QUIET(kvferry_transfer_get)
 QUIET(kvferry_transfer_cancel)
@@ -330,6 +331,7 @@ static void ending_allocates_nothing(void **state)
     bool lost = kvferry_peer_lost(p.peer);
     kvferry_transfer_cancel(transfer);
     kvferry_status canceled = kvferry_transfer_get(transfer)->status;
+    bool left = kvferry_peer_leave(p.peer);
     kvferry_peer_close(p.peer);
     kvferry_status freed = kvferry_transfer_free(transfer);
     kvferry_status unregistered = kvferry_engine_unregister(p.source, 0);
@@ -340,6 +342,7 @@ static void ending_allocates_nothing(void **state)
     assert_true(named);
     assert_true(armed == KVFERRY_OK || armed == KVFERRY_BUSY || fd < 0);
     assert_false(lost);
+    assert_true(left);
     assert_int_equal(canceled, KVFERRY_CANCELED);
     assert_int_equal(freed, KVFERRY_OK);
     assert_int_equal(unregistered, KVFERRY_OK);

@@ -15,10 +15,10 @@ import importlib.metadata
 import itertools
 import os
 import queue
+import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from ctypes import CFUNCTYPE, POINTER, byref, c_bool, c_char_p, c_int, c_size_t, c_uint64, c_void_p
-from dataclasses import dataclass, field
 from typing import Any
 
 from kvferry import _library
@@ -32,6 +32,13 @@ NAME = "mooncake-python"
 OLDEST = (0, 3, 12)
 
 _WRITE = 0
+
+# What the wheel says of a copy, and what it gives instead of its number where it could not be begun.
+_RUNS, _DONE, _LATE = 0, 1, -2
+_NOT_BEGUN = {0, (1 << 64) - 1}
+
+#: Seconds between two looks at a copy. The wheel's own waiting spins, and takes the processor from what it waits for.
+_PAUSE = 0.0002
 
 #: More than about 2,048 descriptors with one peer hang the TCP transport (docs/engines.md).
 _OUTSTANDING = 1024
@@ -75,6 +82,7 @@ _MEMBERS: dict[str, Any] = {
     "peer_connect": CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t, POINTER(c_void_p), c_void_p),
     "segment_import": CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p, c_size_t, POINTER(c_void_p), c_void_p),
     "peer_lost": CFUNCTYPE(c_bool, c_void_p, c_void_p),
+    "peer_busy": CFUNCTYPE(c_bool, c_void_p, c_void_p),
     "peer_close": CFUNCTYPE(None, c_void_p, c_void_p),
     "submit": CFUNCTYPE(c_int, c_void_p, c_void_p, c_int, POINTER(_CCopy), c_size_t, _BatchEnd, c_void_p, c_void_p),
     "cancel": CFUNCTYPE(None, c_void_p, c_void_p, c_void_p),
@@ -86,14 +94,21 @@ class _COps(ctypes.Structure):
     _fields_ = [("size", c_size_t), ("name", c_char_p), *_MEMBERS.items()]
 
 
-@dataclass
 class _Peer:
-    session: str
-    running: set[Future[None]] = field(default_factory=set)
+    """Copies with one peer are waited for by one thread, a batch after the other: who is slow slows nobody else."""
+
+    def __init__(self, session: str) -> None:
+        self.session = session
+        self.thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="kvferry-mooncake")
+        self.running: set[Future[None]] = set()
+
+    def close(self) -> None:
+        """What was begun cannot be stopped: waits for it."""
+        self.thread.shutdown(wait=True, cancel_futures=True)
 
 
 class _Engine:
-    """One TransferEngine. Its writes block, so each batch has a thread of a pool until it is over."""
+    """One TransferEngine."""
 
     def __init__(self, transport: str, devices: str) -> None:
         from mooncake.engine import TransferEngine
@@ -103,7 +118,6 @@ class _Engine:
         if self._engine.initialize(host, "P2PHANDSHAKE", transport or "tcp", devices) != 0:
             raise RuntimeError(f"TransferEngine.initialize({host!r}, 'P2PHANDSHAKE', {transport or 'tcp'!r}) failed")
         self.session = with_port(host, self._engine.get_rpc_port()).encode()
-        self._pool = ThreadPoolExecutor(max_workers=8, thread_name_prefix="kvferry-mooncake")
         self._ended: queue.SimpleQueue[tuple[Any, int, int, bytes | None]] = queue.SimpleQueue()
         self.wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.peers: dict[int, _Peer] = {}
@@ -111,7 +125,8 @@ class _Engine:
         self.numbers = itertools.count(1)
 
     def close(self) -> None:
-        self._pool.shutdown(wait=True)
+        for peer in self.peers.values():
+            peer.close()
         os.close(self.wake)
 
     def register(self, address: int, size: int) -> None:
@@ -123,22 +138,34 @@ class _Engine:
         self._engine.unregister_memory(address)
 
     def submit(self, peer: _Peer, write: bool, copies: list[tuple[int, int, int]], end: Any, batch: int) -> None:
-        future = self._pool.submit(self._move, peer.session, write, copies, end, batch)
+        future = peer.thread.submit(self._move, peer.session, write, copies, end, batch)
         peer.running.add(future)
         future.add_done_callback(peer.running.discard)
 
     def _move(self, session: str, write: bool, copies: list[tuple[int, int, int]], end: Any, batch: int) -> None:
-        local, remote, sizes = (list(column) for column in zip(*copies, strict=True))
-        call = self._engine.batch_transfer_sync_write if write else self._engine.batch_transfer_sync_read
-        status, detail = OK, None
+        begin = self._engine.batch_transfer_async_write if write else self._engine.batch_transfer_async_read
+        begun: list[int] = []
+        words = ""
         try:
-            code = call(session, local, remote, sizes)
-            if code != 0:
-                status, detail = ENGINE, f"Mooncake: {len(copies)} copies with {session} failed: {code}".encode()
+            # One at a time: of what was begun together the wheel tells only how the first one is.
+            for local, remote, size in copies:
+                number = begin(session, [local], [remote], [size])
+                if number in _NOT_BEGUN:
+                    words = ": not all could be begun"
+                    break
+                begun.append(number)
         except Exception as error:
-            status, detail = ENGINE, f"Mooncake: {error}".encode()
-        self._ended.put((end, batch, status, detail))
+            words = f": {error}"
+        failed = len(copies) - sum(self._wait(number) for number in begun)
+        detail = f"Mooncake: {failed} of {len(copies)} copies with {session} failed{words}".encode()
+        self._ended.put((end, batch, ENGINE, detail) if failed else (end, batch, OK, None))
         os.eventfd_write(self.wake, 1)
+
+    def _wait(self, number: int) -> bool:
+        """Until a copy is over; whether it is well. One that is late for Mooncake may still land: it is not over."""
+        while (found := self._engine.transfer_check_status(number)) in (_RUNS, _LATE):
+            time.sleep(_PAUSE)
+        return bool(found == _DONE)
 
     def waits(self) -> bool:
         return not self._ended.empty()
@@ -154,9 +181,7 @@ class _Engine:
         return active
 
     def disconnect(self, number: int) -> None:
-        """A write cannot be stopped: waits for those that run."""
-        peer = self.peers.pop(number)
-        wait(set(peer.running))
+        self.peers.pop(number).close()
         self.progress()
 
 
@@ -205,7 +230,7 @@ def _close(self: int) -> None:
 
 
 def _capabilities(self: int, out: Any) -> None:
-    out[0] = _CCapabilities(NAME.encode(), _OUTSTANDING // 8, _OUTSTANDING, 1 << 30, True, True, False, False, True)
+    out[0] = _CCapabilities(NAME.encode(), _OUTSTANDING // 2, _OUTSTANDING, 1 << 30, True, True, False, False, True)
 
 
 def _fd(self: int) -> int:
@@ -257,6 +282,10 @@ def _segment_import(self: int, peer: int, data: int, size: int, out: Any, report
 
 def _peer_lost(self: int, peer: int) -> bool:
     return False
+
+
+def _peer_busy(self: int, peer: int) -> bool:
+    return bool(_engines[self].peers[peer].running)
 
 
 def _peer_close(self: int, peer: int) -> None:

@@ -140,3 +140,39 @@ def test_a_peer_that_is_gone_is_an_error_with_its_name(library):
     assert "Mooncake" in detail
     library.kvferry_peer_close(peer)
     library.kvferry_engine_close(here.engine)
+
+
+class Late:
+    """A TransferEngine whose copies are told late twice before they are done, and that begins only so many."""
+
+    room = 3
+
+    def initialize(self, *arguments):
+        return 0
+
+    def get_rpc_port(self):
+        return 1
+
+    def batch_transfer_async_write(self, session, local, remote, sizes):
+        self.begun = getattr(self, "begun", 0) + 1
+        self.answers = {**getattr(self, "answers", {}), self.begun: [1, -2, 0, -2]}
+        return self.begun if self.begun <= self.room else 0
+
+    def transfer_check_status(self, number):
+        return self.answers[number].pop()
+
+
+@pytest.mark.parametrize(("count", "status"), [(3, OK), (4, ENGINE)])
+def test_a_late_copy_is_not_over_and_one_that_cannot_be_begun_fails(monkeypatch, count, status):
+    monkeypatch.setattr("mooncake.engine.TransferEngine", Late)
+    engine = mooncake._Engine("", "")
+    engine.peers[1] = mooncake._Peer("there:1")
+    ends = []
+    engine.submit(engine.peers[1], True, [(0, 0, 8)] * count, lambda *end: ends.append(end), 7)
+    while not engine.progress():
+        time.sleep(0.001)
+    engine.close()
+    assert [end[:2] for end in ends] == [(7, status)]
+    assert engine._engine.answers == {number: [] if number <= 3 else [1, -2, 0, -2] for number in range(1, count + 1)}
+    if status == ENGINE:
+        assert ends[0][2] == b"Mooncake: 1 of 4 copies with there:1 failed: not all could be begun"
