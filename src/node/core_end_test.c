@@ -463,6 +463,36 @@ static void a_silent_writer_can_be_declared_dead(void **state)
     end(&t);
 }
 
+static bool loses_gets(rig *r, size_t from, size_t to, wire_type type)
+{
+    (void)r, (void)from, (void)to;
+    return type == WIRE_GET;
+}
+
+/* P has forgotten D, and wants its documents: that D tells it meanwhile how the ask ended begins nothing anew. */
+static void a_settle_before_the_handshake_disturbs_it_not(void **state)
+{
+    (void)state;
+    two t = begin();
+    ask(&t, "t");
+    t.r->nodes[t.p].cut = true;
+    rig_wait(t.r, RIG_SILENCE_MS + RIG_RETRY_MS);
+    rig_expect_end(t.r, t.d, "t", KVFERRY_OUTCOME_FAILED, "peer_lost");
+    rig_wait(t.r, RIG_REMEMBER_MS);
+    rig_break(t.r, t.p);
+    t.r->nodes[t.p].cut = false;
+    t.r->loses = loses_gets;
+    rig_wait(t.r, RIG_RETRY_MS);
+    size_t links = t.r->link_count, errors = t.r->sent[WIRE_ERROR];
+    rig_wait(t.r, 5 * RIG_RETRY_MS);
+    assert_int_equal(t.r->link_count, links);
+    assert_in_range(t.r->sent[WIRE_ERROR], errors + 5, SIZE_MAX);
+    t.r->loses = NULL;
+    rig_wait(t.r, 3 * RIG_RETRY_MS);
+    rig_expect_released(t.r, t.d, "t", KVFERRY_OUTCOME_FAILED, "peer_lost");
+    end(&t);
+}
+
 static void a_broken_link_is_opened_again(void **state)
 {
     (void)state;
@@ -558,6 +588,7 @@ int main(void)
         cmocka_unit_test(nobody_lingers_in_their_sleep),
         cmocka_unit_test(a_silent_writer_is_not_dead),
         cmocka_unit_test(a_silent_writer_can_be_declared_dead),
+        cmocka_unit_test(a_settle_before_the_handshake_disturbs_it_not),
         cmocka_unit_test(a_broken_link_is_opened_again),
         cmocka_unit_test(a_dead_reader_frees_the_lease),
         cmocka_unit_test(goodbye_ends_all_at_once),

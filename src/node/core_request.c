@@ -542,7 +542,8 @@ void core_received_source_error(node_core *core, core_line *line, const wire_mes
 {
     core_source *source = line->user;
     if (strcmp(core_reasons_code(message->reasons, ""), "hello_missing") == 0) {
-        core_source_again(core, source);
+        if (source->welcomed) /* else hello is on its way: over another link, all would begin anew */
+            core_source_again(core, source);
         return;
     }
     core_request *request = find_request(core, message->transfer_id);

@@ -198,7 +198,7 @@ MORE = [
     pair(MTP, "pp2", "tp2", drafts=2),
     pair(LLAMA, "tp1", "tp1", connector="kvferry-both", label="kv_both"),
     pair(LLAMA, "tp2", "tp1", connector="kvferry-mooncake", label="over Mooncake"),
-    pair(QWEN, "pp2tp2", "tp4", connector="kvferry-mooncake", label="over Mooncake"),
+    pair(QWEN, "tp2", "tp1", connector="kvferry-mooncake", label="over Mooncake"),
 ]
 
 
