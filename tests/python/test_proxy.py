@@ -337,6 +337,12 @@ class ProxyTest(unittest.IsolatedAsyncioTestCase):
             ({"prompt": "p", "n": 2}, "n is 2"),
             ({"prompt": ["p", "q"]}, "2 prompts"),
             ({"prompt": [[1], [2]]}, "2 prompts"),
+            ({"prompt_embeds": ["AAAA", "BBBB"]}, "2 prompts"),
+            ({"prompt": [1, 2], "prompt_embeds": "AAAA"}, "2 prompts"),
+            ({"prompt": "", "prompt_embeds": ["AAAA"]}, "2 prompts"),
+            ({"prompt": ["p", "q"], "prompt_embeds": ["AAAA", "BBBB"]}, "4 prompts"),
+            ({"prompt": "p", "best_of": 2}, "best_of is 2"),
+            ({"prompt": "p", "use_beam_search": True}, "use_beam_search"),
             ({"prompt": "p", "kv_transfer_params": {}}, "kv_transfer_params"),
             ([1], "a JSON object, found list"),
         ):
@@ -347,7 +353,16 @@ class ProxyTest(unittest.IsolatedAsyncioTestCase):
         async with self.session.post(self.url + "/v1/completions", data=b"{") as answer:
             assert answer.status == 400
         assert self.prefill.asked + self.decode.asked == []
-        assert (await self.post({"prompt": [1, 2, 3]}))[0] == 200
+        for body in (
+            {"prompt": [1, 2, 3]},
+            {"prompt": [[1, 2, 3]]},
+            {"prompt": ["p"], "n": 1, "use_beam_search": False},
+            {"prompt_embeds": "AAAA"},
+            {"prompt": None, "prompt_embeds": ["AAAA"]},
+            {"prompt": [], "prompt_embeds": "AAAA"},
+        ):
+            with self.subTest(body=body):
+                assert (await self.post(body))[0] == 200
 
     # --- the rest
 

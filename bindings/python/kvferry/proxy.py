@@ -151,8 +151,21 @@ def bootstrap_url(server: str, text: str | None) -> str:
 # --- what is asked of each side --------------------------------------------------------------------
 
 
+def count_prompts(given: Any) -> int:
+    """How many prompts a server makes of a body's prompt or prompt_embeds: a list of token ids is one."""
+    if given is None:
+        return 0
+    if not isinstance(given, list) or (given and all(type(item) is int for item in given)):
+        return 1
+    return len(given)
+
+
 def check_body(body: Any) -> None:
-    """Refuses what one transfer cannot serve: several prompts or several answers in one request."""
+    """Refuses what one transfer cannot serve: several prompts or several answers in one request.
+
+    A server makes requests of all prompts and embeddings together, and of each of n answers, and gives every one
+    the same kv_transfer_params; beams' requests have none.
+    """
     if not isinstance(body, dict):
         raise Failure(400, f"expected a JSON object, found {type(body).__name__}", "invalid_request_error")
     for name in ("n", "best_of"):
@@ -162,11 +175,15 @@ def check_body(body: Any) -> None:
                 f"{name} is {body[name]}, but a prefilled cache serves one answer: send {name} requests",
                 "invalid_request_error",
             )
-    prompt = body.get("prompt")
-    if isinstance(prompt, list) and len(prompt) > 1 and not all(type(item) is int for item in prompt):
+    if body.get("use_beam_search"):
+        raise Failure(
+            400, "use_beam_search makes many requests, but a prefilled cache serves one", "invalid_request_error"
+        )
+    prompts = count_prompts(body.get("prompt")) + count_prompts(body.get("prompt_embeds"))
+    if prompts > 1:
         raise Failure(
             400,
-            f"{len(prompt)} prompts in one request, but a prefilled cache serves one: send one request for each",
+            f"{prompts} prompts in one request, but a prefilled cache serves one: send one request for each",
             "invalid_request_error",
         )
     if "kv_transfer_params" in body:
