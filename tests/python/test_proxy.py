@@ -9,12 +9,14 @@ import contextlib
 import json
 import socket
 import unittest
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 from aiohttp import ClientSession, TCPConnector, web
 
-from kvferry import proxy
+from kvferry import _servers, proxy
 
 HOST = "127.0.0.1"
 
@@ -43,6 +45,10 @@ class Pretender:
         self.breaks_after: int | None = None
         self.engines: dict[str, Any] = {"0": {"engine_id": "e0", "worker_addr": {}}}
         self.queries = 0
+        self.may_say = asyncio.Event()
+        self.may_say.set()
+        self.says = True
+        self.queried = asyncio.Event()
         self.healthy = True
         self.used: list[Any] = []
         self.runner: web.AppRunner | None = None
@@ -111,7 +117,9 @@ class Pretender:
 
     async def query(self, _: web.Request) -> web.Response:
         self.queries += 1
-        return web.json_response(self.engines)
+        self.queried.set()
+        await self.may_say.wait()
+        return web.json_response(self.engines, status=200 if self.says else 503)
 
     async def models(self, _: web.Request) -> web.Response:
         return web.json_response({"data": [{"id": "m"}]})
@@ -133,8 +141,8 @@ class ProxyTest(unittest.IsolatedAsyncioTestCase):
         return made
 
     async def run_proxy(self, prefill: list[Pretender], decode: list[Pretender], host: str = HOST) -> str:
-        servers = [proxy.prefill_server([one.url, str(one.port)]) for one in prefill]
-        application = proxy.make_application(servers, [one.url for one in decode])
+        self.servers = [proxy.prefill_server([one.url, str(one.port)]) for one in prefill]
+        application = proxy.make_application(self.servers, [one.url for one in decode])
         runner = web.AppRunner(application)
         await runner.setup()
         self.stack.push_async_callback(runner.cleanup)
@@ -301,6 +309,67 @@ class ProxyTest(unittest.IsolatedAsyncioTestCase):
         proxy_statuses = [(await self.post({"prompt": "p"}, url=url))[0] for _ in range(4)]
         # The first one may still trust the dead server's id.
         assert proxy_statuses in ([200] * 4, [502, 200, 200, 200], [200, 502, 200, 200])
+
+    async def test_a_silent_prefill_server_is_asked_once_and_passed_over(self) -> None:
+        silent, well = await self.pretender(), self.prefill
+        silent.says = False
+        silent.may_say.clear()
+        with mock.patch.object(_servers, "DOWN_SECONDS", 3600.0):
+            url = await self.run_proxy([silent, well], [self.decode])
+            running = [asyncio.create_task(self.post({"prompt": "p"}, url=url)) for _ in range(8)]
+            await silent.queried.wait()
+            for task in asyncio.as_completed(running):  # those whose turn is the other server's do not wait
+                await task
+                if len(well.asked) == 4:
+                    break
+            silent.may_say.set()
+            assert [status for status, _ in await asyncio.gather(*running)] == [200] * 8
+            for _ in range(4):
+                assert (await self.post({"prompt": "p"}, url=url))[0] == 200
+            assert silent.queries == 1
+        # Asked again, it is silent again, and nobody waits for it.
+        silent.may_say.clear()
+        silent.queried.clear()
+        self.servers[0].forget()
+        for _ in range(4):
+            assert (await self.post({"prompt": "p"}, url=url))[0] == 200
+        await silent.queried.wait()
+        assert silent.queries == 2
+        # As soon as it answers, it takes its turns.
+        silent.says = True
+        silent.may_say.set()
+        while self.servers[0].down:
+            await asyncio.sleep(0)
+        for _ in range(2):
+            assert (await self.post({"prompt": "p"}, url=url))[0] == 200
+        assert len(silent.asked) == 1
+
+    async def test_a_decode_server_that_takes_no_connection_is_passed_over(self) -> None:
+        with contextlib.ExitStack() as sockets, mock.patch.object(proxy, "CONNECT_SECONDS", 0.5):
+            full = sockets.enter_context(socket.socket())
+            full.bind((HOST, 0))
+            full.listen(0)
+            for _ in range(4):  # its queue is full then, and packets that would connect are dropped
+                waiting = sockets.enter_context(socket.socket())
+                waiting.setblocking(False)
+                waiting.connect_ex(full.getsockname())
+            dropping = SimpleNamespace(url=f"http://{HOST}:{full.getsockname()[1]}")
+            url = await self.run_proxy([self.prefill], [dropping, self.decode])
+            assert await self.post({"prompt": "p"}, url=url) == (200, self.decode.answer)
+            url = await self.run_proxy([self.prefill], [dropping])
+            status, body = await self.post({"prompt": "p"}, url=url)
+        assert status == 503
+        assert f"decode server {dropping.url}: " in body["error"]["message"]
+
+    async def test_a_decode_server_that_was_not_reached_comes_last(self) -> None:
+        servers = _servers.DecodeServers(["a", "b"])
+        servers.unreached("a")
+        assert [servers.in_turn() for _ in range(3)] == [["b", "a"]] * 3
+        servers.reached("a")
+        assert [servers.in_turn()[0] for _ in range(4)] == ["b", "a", "b", "a"]
+        with mock.patch.object(_servers, "UNREACHED_SECONDS", 0.0):
+            servers.unreached("a")
+        assert [servers.in_turn()[0] for _ in range(4)] == ["b", "a", "b", "b"]  # one caller tries it
 
     async def test_no_prefill_server(self) -> None:
         await self.prefill.stop()

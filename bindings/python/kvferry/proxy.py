@@ -21,27 +21,39 @@ import itertools
 import json
 import logging
 import sys
-import time
 import uuid
-from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
-from aiohttp import ClientConnectorError, ClientError, ClientResponse, ClientSession, ClientTimeout, TCPConnector, web
+from aiohttp import (
+    ClientConnectorError,
+    ClientError,
+    ClientResponse,
+    ClientSession,
+    ClientTimeout,
+    ServerTimeoutError,
+    TCPConnector,
+    web,
+)
 from multidict import CIMultiDict
 
-from kvferry._address import with_port
+from kvferry._servers import (
+    BOOTSTRAP_PORT,
+    CONNECT_SECONDS,
+    DecodeServers,
+    Failure,
+    PrefillServer,
+    bootstrap_url,
+    describe,
+    server_url,
+    stop,
+    turns,
+)
 
 __all__ = ["Failure", "PrefillServer", "main", "make_application", "prefill_body"]
 
 log = logging.getLogger("kvferry.proxy")
 
-#: Where the first worker of a prefill server answers who it is, unless told otherwise.
-BOOTSTRAP_PORT = 8998
-#: A prefill server that was restarted has another engine id; what was asked is trusted this long.
-IDENTITY_SECONDS = 1.0
-CONNECT_SECONDS = 5.0
 #: How often a request is asked whether its client is still there.
 WATCH_SECONDS = 0.1
 #: What is logged as the status of a request whose client has gone.
@@ -67,85 +79,6 @@ HOP_HEADERS = {
     "proxy-authorization",
     "proxy-connection",
 }
-
-
-class Failure(Exception):
-    """A request that cannot be served: an HTTP status and a sentence."""
-
-    def __init__(self, status: int, message: str, kind: str = "server_error") -> None:
-        super().__init__(message)
-        self.status = status
-        self.message = message
-        self.kind = kind
-
-    def body(self) -> dict[str, Any]:
-        """As OpenAI's interface words an error."""
-        return {"error": {"message": self.message, "type": self.kind, "code": self.status}}
-
-
-# --- servers ---------------------------------------------------------------------------------------
-
-
-@dataclass
-class PrefillServer:
-    """A prefill server and who its engines are, by its bootstrap server."""
-
-    url: str
-    bootstrap: str
-    _engines: dict[int, str] = field(default_factory=dict)
-    _asked: float = float("-inf")
-    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-
-    async def engines(self, session: ClientSession) -> dict[int, str]:
-        """Engine ids by data-parallel rank, not older than IDENTITY_SECONDS.
-
-        Raises Failure if the bootstrap server does not answer, or has no engine yet.
-        """
-        async with self._lock:
-            if time.monotonic() - self._asked <= IDENTITY_SECONDS:
-                return self._engines
-            address = f"{self.bootstrap}/query"
-            try:
-                async with session.get(address, timeout=ClientTimeout(total=CONNECT_SECONDS)) as answer:
-                    answer.raise_for_status()
-                    ranks = await answer.json(content_type=None)
-                    engines = {int(rank): str(engine["engine_id"]) for rank, engine in ranks.items()}
-            except (ClientError, asyncio.TimeoutError, ValueError, KeyError, TypeError, AttributeError) as error:
-                raise Failure(
-                    503, f"prefill server {self.url}: {address} does not say its engine's id: {describe(error)}"
-                ) from error
-            if not engines:
-                raise Failure(503, f"prefill server {self.url}: no worker has registered at {self.bootstrap} yet")
-            self._engines, self._asked = engines, time.monotonic()
-            return engines
-
-    def forget(self) -> None:
-        """The next request asks anew: something at this server went wrong."""
-        self._asked = float("-inf")
-
-
-def describe(error: BaseException) -> str:
-    return str(error) or type(error).__name__
-
-
-def server_url(text: str) -> str:
-    """The URL of a server without a slash at its end; http if it has no scheme. Refuses what is none."""
-    parts = urlsplit(text if "://" in text else f"http://{text}")
-    try:
-        right = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
-    except ValueError:
-        right = False
-    if not right:
-        raise argparse.ArgumentTypeError(f"expected http://HOST:PORT (an IPv6 address in brackets), found {text!r}")
-    return urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/"), "", ""))
-
-
-def bootstrap_url(server: str, text: str | None) -> str:
-    """The bootstrap server's URL: a URL as given, or a port at the prefill server's host."""
-    if text is not None and not text.isdigit():
-        return server_url(text)
-    host = urlsplit(server).hostname or ""
-    return f"http://{with_port(host, text or BOOTSTRAP_PORT)}"
 
 
 # --- what is asked of each side --------------------------------------------------------------------
@@ -219,20 +152,13 @@ def decode_body(body: Mapping[str, Any], transfer_id: str, engine_id: str, boots
 # --- the proxy -------------------------------------------------------------------------------------
 
 
-def turns(items: Sequence[Any], counter: Iterator[int]) -> list[Any]:
-    """All items once, each call beginning with the next one."""
-    start = next(counter) % len(items)
-    return [*items[start:], *items[:start]]
-
-
 class Proxy:
     """Serves requests by a prefill and a decode server each, in turns; passes over those that are down."""
 
     def __init__(self, prefill: Sequence[PrefillServer], decode: Sequence[str]) -> None:
         self.prefill = list(prefill)
-        self.decode = list(decode)
+        self.decode = DecodeServers(decode)
         self._prefill_turn = itertools.count()
-        self._decode_turn = itertools.count()
         self._rank_turn = itertools.count()
         self._session: ClientSession | None = None
 
@@ -252,6 +178,8 @@ class Proxy:
         ) as session:
             self._session = session
             yield
+            for server in self.prefill:
+                await server.close()
             self._session = None
 
     # --- one request
@@ -314,7 +242,11 @@ class Proxy:
     async def _choose_prefill(self) -> tuple[PrefillServer, int, str]:
         """The next prefill server that says who it is: (server, data-parallel rank, engine id)."""
         reasons = []
-        for server in turns(self.prefill, self._prefill_turn):
+        in_turn = turns(self.prefill, self._prefill_turn)
+        for server in in_turn:
+            if server.down:
+                server.refresh(self.session)  # nobody waits for it as long as another one is up
+        for server in sorted(in_turn, key=lambda server: server.down):
             try:
                 engines = sorted((await server.engines(self.session)).items())
             except Failure as failure:
@@ -345,14 +277,17 @@ class Proxy:
     ) -> tuple[ClientResponse, bytes]:
         """The answer of the next decode server that takes the connection, and its first bytes."""
         reasons = []
-        for url in turns(self.decode, self._decode_turn):
+        for url in self.decode.in_turn():
             try:
                 answer = await self.session.post(url + path, json=body, headers=headers)
-            except ClientConnectorError as error:
+            except (ClientConnectorError, ServerTimeoutError) as error:
+                # Nothing was sent: only connecting has a time limit.
+                self.decode.unreached(url)
                 reasons.append(f"decode server {url}: {describe(error)}")
                 continue
             except (ClientError, asyncio.TimeoutError) as error:
                 raise Failure(502, f"decode server {url}: {describe(error)}") from error
+            self.decode.reached(url)
             try:
                 return answer, await answer.content.readany()
             except (ClientError, asyncio.TimeoutError) as error:
@@ -390,7 +325,7 @@ class Proxy:
     async def health(self, _: web.Request) -> web.Response:
         """200 if a request could be served now: a prefill and a decode server are well. Says which are not."""
         states = await asyncio.gather(
-            *(self._state(server.url) for server in self.prefill), *(self._state(url) for url in self.decode)
+            *(self._state(server.url) for server in self.prefill), *(self._state(url) for url in self.decode.urls)
         )
         prefill, decode = states[: len(self.prefill)], states[len(self.prefill) :]
         well = "well" in prefill and "well" in decode
@@ -398,7 +333,7 @@ class Proxy:
             {
                 "status": "well" if well else "unwell",
                 "prefill": dict(zip((server.url for server in self.prefill), prefill, strict=False)),
-                "decode": dict(zip(self.decode, decode, strict=False)),
+                "decode": dict(zip(self.decode.urls, decode, strict=False)),
             },
             status=200 if well else 503,
         )
@@ -413,7 +348,7 @@ class Proxy:
     async def models(self, request: web.Request) -> web.Response:
         """The models, by the first decode server that answers."""
         reasons = []
-        for url in self.decode:
+        for url in self.decode.urls:
             try:
                 async with self.session.get(url + request.path, timeout=ClientTimeout(total=CONNECT_SECONDS)) as answer:
                     return web.Response(
@@ -441,14 +376,6 @@ async def client_gone(request: web.Request) -> None:
     """Returns when the client has closed its connection."""
     while request.transport is not None and not request.transport.is_closing():
         await asyncio.sleep(WATCH_SECONDS)
-
-
-async def stop(task: asyncio.Task[Any]) -> None:
-    """Cancels a task unless it is done, and waits for its end."""
-    task.cancel()
-    await asyncio.wait({task})
-    if not task.cancelled():
-        task.exception()  # was reported, or is of no interest any more
 
 
 def make_application(prefill: Sequence[PrefillServer], decode: Sequence[str]) -> web.Application:
