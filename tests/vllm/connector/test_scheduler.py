@@ -227,6 +227,108 @@ def test_a_missing_key_is_counted_and_computed_here(hybrid, missing):
     assert scheduler.stats.data == {"bad_params": 1}
 
 
+BAD_VALUES = [["t"], 5, {"t": 1}, True, "a\0b", "\ud800", "x" * 335, "\u00e9" * 168]
+
+
+@pytest.mark.parametrize("value", BAD_VALUES, ids=ascii)
+@pytest.mark.parametrize("key", ["transfer_id", "remote_engine_id", "remote_bootstrap_addr"])
+def test_what_is_no_text_for_the_wire_is_computed_here(attention, key, value):
+    """The client wrote it: an engine outlives any."""
+    refused(consumer(attention), request(33, {**decode_params(), key: value}))
+    if key == "transfer_id":
+        refused(producer(attention), request(33, {**prefill_params(), key: value}))
+
+
+@pytest.mark.parametrize("params", [["t1"], "t1", 1])
+def test_parameters_that_are_no_object_are_computed_here(attention, params):
+    one = request(33, params)
+    refused(producer(attention), one)
+    assert one.kv_transfer_params is None, "vLLM's scheduler looks into them, too"
+
+
+def test_an_id_may_be_as_long_as_the_wire_has_it(attention):
+    scheduler = producer(attention)
+    scheduler.on_new_request(request(33, prefill_params("x" * 255)))
+    assert scheduler.build_metadata().expected == ["x" * 255]
+
+
+def refused(scheduler, one):
+    """Nothing of it reaches the workers, whatever becomes of it."""
+    scheduler.on_new_request(one)
+    assert scheduler.get_num_new_matched_tokens(one, 0) == (0, False)
+    scheduler.update_state_after_alloc(one, blocks([3, 4, 5]), 0)
+    finish(one, 33)
+    assert scheduler.request_finished(one, ([3, 4, 5],)) == (False, None)
+    assert scheduler.build_metadata().is_empty()
+    assert scheduler.stats.data == {"bad_params": 1}
+
+
+# --- one id, two requests -----------------------------------------------------------------------------------------
+
+
+def test_an_id_that_is_loaded_is_not_loaded_for_another_request(attention):
+    scheduler, first = consumer(attention), request(33, decode_params())
+    scheduler.on_new_request(first)
+    scheduler.update_state_after_alloc(first, blocks([3, 4, 5]), 33)
+    assert len(scheduler.build_metadata().asks) == 1
+    refused(scheduler, request(33, decode_params(), name="r2"))
+    first.status = RequestStatus.FINISHED_ABORTED
+    scheduler.request_finished(first, ([3, 4, 5],))
+    assert scheduler.build_metadata().aborted == ["t1"]
+    scheduler.stats.take()
+    refused(scheduler, request(33, decode_params(), name="r2"))  # the abort is not reported yet
+    scheduler.loaded({"r1"})
+    third = request(33, decode_params(), name="r3")
+    scheduler.on_new_request(third)
+    assert scheduler.get_num_new_matched_tokens(third, 0) == (33, True)
+
+
+def test_an_id_that_waits_is_not_released_by_another_request(attention):
+    scheduler = consumer(attention)
+    scheduler.on_new_request(request(33, decode_params()))
+    refused(scheduler, request(33, decode_params(), name="r2"))
+
+
+@pytest.mark.parametrize("offered", [False, True])
+def test_an_id_that_is_prefilled_is_not_offered_or_withdrawn_by_another_request(attention, offered):
+    scheduler, first = producer(attention), request(33, prefill_params())
+    scheduler.on_new_request(first)
+    if offered:
+        finish(first, 33)
+        assert scheduler.request_finished(first, ([3, 4, 5],)) == (True, None)
+    scheduler.build_metadata()
+    for name, status in (("r2", RequestStatus.FINISHED_ABORTED), ("r3", RequestStatus.FINISHED_LENGTH_CAPPED)):
+        twin = request(33, prefill_params(), name=name)
+        scheduler.on_new_request(twin)
+        finish(twin, 33, status)
+        assert scheduler.request_finished(twin, ([6, 7, 8],)) == (False, None)
+        assert scheduler.build_metadata().is_empty()
+    assert scheduler.stats.data == {"bad_params": 2}
+
+
+def test_an_id_is_free_again_when_it_was_sent(attention):
+    scheduler, first = producer(attention), request(33, prefill_params())
+    scheduler.on_new_request(first)
+    finish(first, 33)
+    scheduler.request_finished(first, ([3, 4, 5],))
+    scheduler.build_metadata()
+    scheduler.sent({"r1"})
+    scheduler.on_new_request(request(33, prefill_params(), name="r2"))
+    assert scheduler.build_metadata().expected == ["t1"]
+
+
+def test_a_loaded_request_is_not_offered(attention):
+    """Only what was accepted for it on arrival is: else a client could have a decode server hold blocks."""
+    scheduler, one = consumer(attention), request(33, {**decode_params(), "do_remote_decode": True})
+    scheduler.on_new_request(one)
+    scheduler.update_state_after_alloc(one, blocks([3, 4, 5]), 33)
+    scheduler.loaded({"r1"})
+    scheduler.build_metadata()
+    finish(one, 33)
+    assert scheduler.request_finished(one, ([3, 4, 5],)) == (False, None)
+    assert scheduler.build_metadata().is_empty()
+
+
 def test_roles_are_kept(attention):
     for scheduler, params in ((producer(attention), decode_params()), (consumer(attention), prefill_params())):
         one = request(33, params)

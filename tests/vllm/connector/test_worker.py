@@ -5,6 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from kvferry.node import Event, EventKind, Outcome, Side
+from kvferry.report import Reason, Refused
 from kvferry.vllm import worker as half
 from kvferry.vllm.scheduler import Ask, Metadata, Offer
 
@@ -26,40 +28,89 @@ class Fence:
         return self.device.done
 
 
-class Recorder(half.Worker):
-    """A worker whose calls of the node are written down."""
+class FakeNode:
+    """Whose calls are written down; asks of an id that it has are refused."""
 
     def __init__(self):
-        config = SimpleNamespace(engine_id="e")
-        super().__init__(SimpleNamespace(kv_transfer_config=config), SimpleNamespace())
-        self._device = Device()
-        self.called = []
-        self._node = SimpleNamespace(
-            expect=lambda transfer_id: self.called.append(("expect", transfer_id)),
-            abort=lambda side, transfer_id: self.called.append(("abort", transfer_id)),
-        )
+        self.called, self.asked, self.waiting = [], set(), []
 
-    def _offer(self, offer):
-        self.called.append(("offer", offer.transfer_id))
+    def expect(self, transfer_id):
+        self.called.append(("expect", transfer_id))
 
-    def _ask(self, ask):
-        self.called.append(("ask", ask.transfer_id))
+    def offer(self, transfer_id, tokens, tables, ready):
+        self.called.append(("offer", transfer_id))
+
+    def ask(self, transfer_id, tokens, tables, engine_id, where):
+        if transfer_id in self.asked:
+            raise Refused.of([Reason("transfer_known", "it is asked for")])
+        self.asked.add(transfer_id)
+        self.called.append(("ask", transfer_id))
+
+    def abort(self, side, transfer_id):
+        self.called.append(("abort", transfer_id))
+
+    def events(self):
+        taken, self.waiting = self.waiting, []
+        return iter(taken)
+
+    def end(self, transfer_id, outcome):
+        self.waiting += [
+            Event(kind, Side.DECODE, "p", transfer_id, outcome, "", (), 1, 1, 0.1)
+            for kind in (EventKind.ENDED, EventKind.RELEASED)
+        ]
+
+
+def worker_of(node):
+    worker = half.Worker(SimpleNamespace(kv_transfer_config=SimpleNamespace(engine_id="e")), SimpleNamespace())
+    worker._node, worker._groups = node, ("attn",)
+    return worker
 
 
 @pytest.fixture(name="worker")
 def recorder(monkeypatch):
     monkeypatch.setattr(half, "_Fence", Fence)
-    return Recorder()
+    worker = worker_of(FakeNode())
+    worker._device = Device()
+    return worker
 
 
 def test_blocks_are_offered_and_asked_for_behind_the_devices_work(worker):
     """vllm#45357, #45096, #37285: a step in flight writes a block that was just loaded. vllm#50696: so does the
     zeroing of a new block."""
-    offer, ask = Offer("r1", "offered", 1, []), Ask("r2", "asked", "p", "http://127.0.0.1:1", 1, [])
+    offer, ask = Offer("r1", "offered", 1, []), Ask("r2", "asked", "p", "http://127.0.0.1:1", 1, [(0, [1])])
     worker.start(Metadata(expected=["expected"], offers=[offer], asks=[ask]))
-    assert worker.called == [("expect", "expected")]
+    assert worker.node.called == [("expect", "expected")]
     worker.start(Metadata(aborted=["asked"]))
-    assert worker.called == [("expect", "expected")], "what comes later does not overtake"
+    assert worker.node.called == [("expect", "expected")], "what comes later does not overtake"
     worker._device.done = True
     worker.start(Metadata())
-    assert worker.called[1:] == [("offer", "offered"), ("ask", "asked"), ("abort", "asked")]
+    assert worker.node.called[1:] == [("offer", "offered"), ("ask", "asked"), ("abort", "asked")]
+
+
+def ask_of(name, transfer_id="t", groups=((0, [1]),)):
+    return Ask(name, transfer_id, "p", "http://127.0.0.1:1", 5, list(groups))
+
+
+def test_a_refused_ask_leaves_the_one_that_has_its_id():
+    worker = worker_of(FakeNode())
+    worker.start(Metadata(asks=[ask_of("r1"), ask_of("r2")]))
+    results = worker.results()
+    assert (results.finished_recving, results.failed_recving) == ({"r2"}, {"r2"})
+    worker.node.end("t", Outcome.DONE)
+    results = worker.results()
+    assert (results.finished_recving, results.failed_recving) == ({"r1"}, set())
+
+
+def test_an_ask_that_only_releases_is_not_aborted_for_another_request():
+    worker = worker_of(FakeNode())
+    worker.start(Metadata(asks=[ask_of("r1", groups=()), ask_of("r2")], aborted=["t"]))
+    assert worker.node.called == [("ask", "t")]
+
+
+def test_an_aborted_load_is_no_loaded_one():
+    worker = worker_of(FakeNode())
+    worker.start(Metadata(asks=[ask_of("r1")], aborted=["t"]))
+    worker.node.end("t", Outcome.ABORTED)
+    results = worker.results()
+    assert (results.finished_recving, results.failed_recving) == ({"r1"}, {"r1"})
+    assert worker.stats.data == {"receives_aborted": 1}

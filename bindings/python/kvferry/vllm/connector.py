@@ -84,6 +84,7 @@ class KvferryConnector(KVConnectorBase_V1, SupportsHMA):
 
     def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
         self.scheduler.loaded(connector_output.finished_recving or set())
+        self.scheduler.sent(connector_output.finished_sending or set())
 
     def request_finished(self, request: Request, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
         return self.scheduler.request_finished(request, (block_ids,))

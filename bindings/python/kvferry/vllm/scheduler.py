@@ -15,6 +15,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadat
 from vllm.logger import init_logger
 from vllm.v1.request import RequestStatus
 
+from kvferry.vllm._params import Claims
 from kvferry.vllm._streams import KINDS, PAGED, STATE
 from kvferry.vllm.layout import layer_specs
 from kvferry.vllm.metrics import KvferryStats
@@ -64,7 +65,7 @@ class Metadata(KVConnectorMetadata):
     offers: list[Offer] = field(default_factory=list)
     asks: list[Ask] = field(default_factory=list)
     withdrawn: list[str] = field(default_factory=list)  # expected ones that will not be offered
-    aborted: list[str] = field(default_factory=list)  # asks that nobody wants any more
+    aborted: list[str] = field(default_factory=list)  # transfer ids of asks that nobody wants any more
     renewed: list[tuple[str, str]] = field(default_factory=list)  # (engine id, transfer id)
 
     def is_empty(self) -> bool:
@@ -107,8 +108,10 @@ class Scheduler:
         config = vllm_config.kv_transfer_config
         assert config is not None
         self._kv_cache_config = kv_cache_config
-        self._prefills = config.is_kv_producer
-        self._decodes = config.is_kv_consumer
+        self._prefill = Claims(config.is_kv_producer, config.kv_role, ("transfer_id",))
+        self._decode = Claims(
+            config.is_kv_consumer, config.kv_role, ("transfer_id", "remote_engine_id", "remote_bootstrap_addr")
+        )
         self._leaves_last = leaves_last(kv_cache_config)
         # vLLM wraps the specs of a group whose layers differ; they are of one kind, and share its blocks.
         self._groups = [
@@ -119,7 +122,6 @@ class Scheduler:
         self._next = Metadata()
         self._waiting: dict[str, _Waiting] = {}  # by request id
         self._loading: dict[str, str] = {}  # request id -> transfer id, until reported
-        self._expected: set[str] = set()
         self.stats = KvferryStats()
 
     def _wholly_loaded(self) -> tuple[int, ...]:
@@ -140,44 +142,33 @@ class Scheduler:
         params = request.kv_transfer_params
         if not params:
             return
-        if params.get("do_remote_prefill"):
-            if self._wanted(request, params):
+        if not isinstance(params, dict):  # vllm_xargs may have anything under this name
+            self._say_refused(request, f"kv_transfer_params is a {type(params).__name__}")
+            request.kv_transfer_params = None
+        elif params.get("do_remote_prefill"):
+            if self._claims(self._decode, request, params):
                 self._waiting[request.request_id] = _Waiting(
                     params["remote_engine_id"], params["transfer_id"], time.monotonic() + RENEW_SECONDS
                 )
-        elif params.get("do_remote_decode") and self._offered(request, params):
-            if self._leaves_last:
-                self._drop_last_element(request, params)
-            if params["transfer_id"] not in self._expected:
-                self._expected.add(params["transfer_id"])
-                self._next.expected.append(params["transfer_id"])
+        elif params.get("do_remote_decode"):
+            known = self._prefill.owns(request.request_id)
+            if self._claims(self._prefill, request, params):
+                if self._leaves_last:
+                    self._drop_last_element(request, params)
+                if not known:
+                    self._next.expected.append(params["transfer_id"])
 
-    def _wanted(self, request: Request, params: dict[str, Any]) -> bool:
-        """Whether the request's cache can be asked for; says so if not, and lets vLLM compute it."""
-        missing = [key for key in ("transfer_id", "remote_engine_id", "remote_bootstrap_addr") if not params.get(key)]
-        if self._decodes and not missing:
-            return True
-        self._refuse(
-            request,
-            params,
-            f"kv_transfer_params without {', '.join(missing)}" if missing else "this engine's kv_role is kv_producer",
-        )
-        return False
+    def _claims(self, claims: Claims, request: Request, params: dict[str, Any]) -> bool:
+        """Whether the request's cache can be transferred; says so if not, and lets vLLM compute it."""
+        why = claims.claim(request.request_id, params)
+        if why:
+            self._say_refused(request, why)
+            params["do_remote_prefill"] = params["do_remote_decode"] = False
+        return not why
 
-    def _offered(self, request: Request, params: dict[str, Any]) -> bool:
-        if self._prefills and params.get("transfer_id"):
-            return True
-        self._refuse(
-            request,
-            params,
-            "this engine's kv_role is kv_consumer" if not self._prefills else "kv_transfer_params without transfer_id",
-        )
-        return False
-
-    def _refuse(self, request: Request, params: dict[str, Any], why: str) -> None:
+    def _say_refused(self, request: Request, why: str) -> None:
         logger.error("kvferry: request %s is computed here, nothing is transferred: %s", request.request_id, why)
         self.stats.count("bad_params")
-        params["do_remote_prefill"] = params["do_remote_decode"] = False
 
     @staticmethod
     def _drop_last_element(request: Request, params: dict[str, Any]) -> None:
@@ -269,32 +260,37 @@ class Scheduler:
         """All workers have reported these as received."""
         for request_id in request_ids:
             self._loading.pop(request_id, None)
+            self._decode.release(request_id)
+
+    def sent(self, request_ids: set[str]) -> None:
+        """All workers have reported these as sent."""
+        for request_id in request_ids:
+            self._prefill.release(request_id)
 
     # --- the end ----------------------------------------------------------------------------------------
 
     def request_finished(
         self, request: Request, block_ids: tuple[list[int], ...]
     ) -> tuple[bool, dict[str, Any] | None]:
-        params = request.kv_transfer_params
-        self._waiting.pop(request.request_id, None)
-        if not params or not params.get("transfer_id"):
-            return False, None
-        if params.get("do_remote_prefill"):
+        params, request_id = request.kv_transfer_params, request.request_id
+        self._waiting.pop(request_id, None)
+        if request_id in self._loading:
+            self._next.aborted.append(self._loading[request_id])
+            return False, None  # vLLM itself waits until the load is reported; until then the id is in use
+        if params and params.get("do_remote_prefill"):
             # It ends before it was scheduled: the prefill side's blocks are released all the same.
             params["do_remote_prefill"] = False
             self._ask(request, params, [])
+        self._decode.release(request_id)
+        if not params or not self._prefill.owns(request_id):
             return False, None
-        transfer_id = self._loading.get(request.request_id)
-        if transfer_id is not None:
-            self._next.aborted.append(transfer_id)
-            return False, None  # vLLM itself waits until the load is reported
-        if params.get("do_remote_decode"):
-            return self._prefilled(request, params["transfer_id"], block_ids), None
-        return False, None
+        keeps = self._prefilled(request, params["transfer_id"], block_ids)
+        if not keeps:
+            self._prefill.release(request_id)
+        return keeps, None
 
     def _prefilled(self, request: Request, transfer_id: str, block_ids: tuple[list[int], ...]) -> bool:
         """Offers a prefilled request; False: there is nothing to offer, the blocks are free."""
-        self._expected.discard(transfer_id)
         tokens = request.num_prompt_tokens
         if request.status == RequestStatus.FINISHED_LENGTH_CAPPED and any(block_ids):
             if not self._leaves_last or request.num_computed_tokens == tokens:

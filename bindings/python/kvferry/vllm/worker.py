@@ -181,7 +181,8 @@ class Worker:
             for transfer_id in metadata.withdrawn:
                 self.node.abort(Side.PREFILL, transfer_id)
             for transfer_id in metadata.aborted:
-                self.node.abort(Side.DECODE, transfer_id)
+                if transfer_id in self._receiving:  # an ask that was refused may be for another request's id
+                    self.node.abort(Side.DECODE, transfer_id)
 
     @staticmethod
     def _try(call: Any, *arguments: Any) -> None:
@@ -208,8 +209,6 @@ class Worker:
         self._sending[offer.transfer_id] = offer.request_id
 
     def _ask(self, ask: Ask) -> None:
-        if ask.groups:
-            self._receiving[ask.transfer_id] = ask.request_id
         try:
             self._call_ask(ask, self._tables(ask.groups))
         except Error as error:
@@ -219,15 +218,20 @@ class Worker:
                 log("kvferry: blocks of request %s are not released early: %s", ask.request_id, error)
                 return
             logger.error("kvferry: request %s cannot be loaded: %s", ask.request_id, error)
-            self._failed(self._receiving.pop(ask.transfer_id))
+            self._failed(ask.request_id)
             if not told_already:
                 self._try(self._call_ask, ask, {})  # the prefill side need not hold its blocks
+            return
+        if ask.groups:
+            self._receiving[ask.transfer_id] = ask.request_id
 
     def _call_ask(self, ask: Ask, tables: dict[str, Table]) -> None:
         self.node.ask(ask.transfer_id, ask.tokens, tables, engine_id=ask.engine_id, where=ask.bootstrap)
 
-    def _failed(self, request_id: str) -> None:
-        self.stats.count("receives_failed")
+    def _failed(self, request_id: str, count: str = "receives_failed") -> None:
+        """vLLM looks at failures of requests that still wait for their load: of one that it gave up, it frees the
+        blocks."""
+        self.stats.count(count)
         self._results.finished_recving.add(request_id)
         self._results.failed_recving.add(request_id)
 
@@ -266,12 +270,13 @@ class Worker:
                 self.stats.observe("received_seconds", event.elapsed)
             elif event.outcome != Outcome.ABORTED:
                 logger.error("kvferry: request %s was not loaded: %s", request_id, _why(event))
-        elif event.outcome in (Outcome.DONE, Outcome.ABORTED):
-            if event.outcome == Outcome.ABORTED:
-                self.stats.count("receives_aborted")
+        elif event.outcome == Outcome.DONE:
             self._results.finished_recving.add(self._receiving.pop(event.transfer_id))
         else:
-            self._failed(self._receiving.pop(event.transfer_id))
+            self._failed(
+                self._receiving.pop(event.transfer_id),
+                "receives_aborted" if event.outcome == Outcome.ABORTED else "receives_failed",
+            )
 
 
 def _why(event: Event) -> str:
