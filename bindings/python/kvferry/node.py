@@ -15,7 +15,7 @@ from typing import Any
 from kvferry import _library
 from kvferry._library import CEngineOptions
 from kvferry.layout import Layout
-from kvferry.report import Reason, Report, check, reasons_of
+from kvferry.report import Error, Reason, Report, check, reasons_of
 
 _LogFunction = ctypes.CFUNCTYPE(None, c_void_p, c_int, c_char_p)
 
@@ -230,17 +230,30 @@ class Table:
     first_token: int = 0
 
 
+def _encoded(text: str) -> bytes:
+    """As C gets it. Error: it would end where a NUL stands, or it has halves of characters."""
+    try:
+        encoded = text.encode()
+    except UnicodeEncodeError as error:
+        raise Error(f"kvferry: {text!a}: expected text that UTF-8 can hold: {error.reason}", "invalid") from None
+    if b"\0" in encoded:
+        raise Error(f"kvferry: {text!a}: expected text without a NUL", "invalid")
+    return encoded
+
+
 def _c_tables(tables: Mapping[str, Table]) -> ctypes.Array[_CTable]:
     return (_CTable * len(tables))(
         *(
-            _CTable(group.encode(), table.first_token, (c_uint32 * len(table.blocks))(*table.blocks), len(table.blocks))
+            _CTable(
+                _encoded(group), table.first_token, (c_uint32 * len(table.blocks))(*table.blocks), len(table.blocks)
+            )
             for group, table in tables.items()
         )
     )
 
 
 def _bytes(value: str) -> bytes | None:
-    return value.encode() if value else None
+    return _encoded(value) if value else None
 
 
 class Node:
@@ -338,24 +351,24 @@ class Node:
             report.check(function(self._handle, *arguments, report.handle))
 
     def set_leader(self, address: str) -> None:
-        self._reported(self._functions.kvferry_node_set_leader, address.encode())
+        self._reported(self._functions.kvferry_node_set_leader, _encoded(address))
 
     def connect(self, where: str, engine_id: str = "") -> None:
-        self._reported(self._functions.kvferry_node_connect, engine_id.encode(), where.encode())
+        self._reported(self._functions.kvferry_node_connect, _encoded(engine_id), _encoded(where))
 
     def declare_dead(self, incarnation: str) -> None:
-        self._reported(self._functions.kvferry_node_declare_dead, incarnation.encode())
+        self._reported(self._functions.kvferry_node_declare_dead, _encoded(incarnation))
 
     def expect(self, transfer_id: str) -> None:
-        self._reported(self._functions.kvferry_node_expect, transfer_id.encode())
+        self._reported(self._functions.kvferry_node_expect, _encoded(transfer_id))
 
     def offer(self, transfer_id: str, tokens: int, tables: Mapping[str, Table], *, ready: bool = False) -> None:
         c_tables = _c_tables(tables)
-        offer = _COffer(ctypes.sizeof(_COffer), transfer_id.encode(), tokens, c_tables, len(tables), ready, None)
+        offer = _COffer(ctypes.sizeof(_COffer), _encoded(transfer_id), tokens, c_tables, len(tables), ready, None)
         self._reported(self._functions.kvferry_node_offer, byref(offer))
 
     def ready(self, transfer_id: str) -> None:
-        check(self._functions.kvferry_node_ready(self._handle, transfer_id.encode()))
+        check(self._functions.kvferry_node_ready(self._handle, _encoded(transfer_id)))
 
     def ask(
         self,
@@ -371,9 +384,9 @@ class Node:
         c_tables = _c_tables(tables)
         ask = _CAsk(
             ctypes.sizeof(_CAsk),
-            transfer_id.encode(),
-            engine_id.encode(),
-            where.encode(),
+            _encoded(transfer_id),
+            _encoded(engine_id),
+            _encoded(where),
             tokens,
             c_tables,
             len(tables),
@@ -383,11 +396,11 @@ class Node:
         self._reported(self._functions.kvferry_node_ask, byref(ask))
 
     def renew(self, engine_id: str, transfer_id: str) -> None:
-        self._reported(self._functions.kvferry_node_renew, engine_id.encode(), transfer_id.encode())
+        self._reported(self._functions.kvferry_node_renew, _encoded(engine_id), _encoded(transfer_id))
 
     def abort(self, side: Side, transfer_id: str) -> bool:
         """False: there is none that has not ended."""
-        status = self._functions.kvferry_node_abort(self._handle, side, transfer_id.encode())
+        status = self._functions.kvferry_node_abort(self._handle, side, _encoded(transfer_id))
         if status == _library.NOT_FOUND:
             return False
         check(status)
@@ -447,7 +460,7 @@ def query(address: str, key_file: str = "", timeout: float = 5) -> dict[str, Any
     text, size = c_void_p(), c_size_t()
     with Report() as report:
         status = _functions().kvferry_node_query(
-            address.encode(), key_file.encode(), round(timeout * 1000), byref(text), byref(size), report.handle
+            _encoded(address), _encoded(key_file), round(timeout * 1000), byref(text), byref(size), report.handle
         )
         if status == _library.TIMEOUT:
             raise TimeoutError(f"{address} does not answer")
@@ -458,4 +471,4 @@ def query(address: str, key_file: str = "", timeout: float = 5) -> dict[str, Any
 def generate_keys(path: str) -> None:
     """A new CURVE key pair in `path`, its public key in `path`.pub."""
     with Report() as report:
-        report.check(_functions().kvferry_keys_generate(path.encode(), report.handle))
+        report.check(_functions().kvferry_keys_generate(_encoded(path), report.handle))
