@@ -2,9 +2,11 @@
 """The scheduler's half: which tokens, which blocks, and each request once."""
 
 import pytest
+import torch
 from conftest import ATTENTION, STATE, blocks, cache_config, decode_params, engine, prefill_params, request
+from vllm.sampling_params import SamplingParams
 from vllm.v1.kv_cache_interface import SlidingWindowSpec
-from vllm.v1.request import RequestStatus
+from vllm.v1.request import Request, RequestStatus
 
 from kvferry.vllm import scheduler as half
 from kvferry.vllm.scheduler import Scheduler
@@ -30,6 +32,22 @@ def test_prefill_of_state_drops_the_last_element_once(hybrid, embeds):
     assert one.num_tokens == 32
     assert one.max_tokens == 1
     assert len(one.prompt_embeds if embeds else one.prompt_token_ids) == 32
+
+
+def test_prefill_of_ids_and_embeddings_drops_the_last_of_both(hybrid):
+    """vLLM's workers write what is an id as wide as the ids are: one more ends them."""
+    one = Request(
+        request_id="r1",
+        prompt_token_ids=list(range(33)),
+        prompt_embeds=torch.zeros(33, 4),
+        prompt_is_token_ids=[index % 3 == 0 for index in range(33)],
+        sampling_params=SamplingParams(max_tokens=8, extra_args={"kv_transfer_params": prefill_params()}),
+        pooling_params=None,
+    )
+    producer(hybrid).on_new_request(one)
+    lengths = {len(one.prompt_token_ids), len(one.prompt_embeds), len(one.prompt_is_token_ids), one.num_prompt_tokens}
+    assert lengths == {32}
+    assert one.prompt_is_token_ids == [index % 3 == 0 for index in range(32)]
 
 
 def test_prefill_of_one_element_drops_nothing(hybrid):

@@ -59,7 +59,7 @@ class Ask:
 
 @dataclass
 class Metadata(KVConnectorMetadata):
-    """What the workers have to do, in this order."""
+    """What the workers have to do."""
 
     expected: list[str] = field(default_factory=list)  # transfer ids that will be offered
     offers: list[Offer] = field(default_factory=list)
@@ -184,6 +184,8 @@ class Scheduler:
             request.prompt_token_ids.pop()
         if request.prompt_embeds is not None:
             request.prompt_embeds = request.prompt_embeds[:-1]
+        if request.prompt_is_token_ids is not None:  # a prompt of both: which is which
+            request.prompt_is_token_ids.pop()
         request._all_token_ids.pop()
         request.num_prompt_tokens -= 1
         request.max_tokens = 1
