@@ -87,6 +87,17 @@ def test_blocks_are_offered_and_asked_for_behind_the_devices_work(worker):
     assert worker.node.called[1:] == [("offer", "offered"), ("ask", "asked"), ("abort", "asked")]
 
 
+def test_what_touches_no_block_waits_for_no_device(worker):
+    """An engine that has nothing else to do would not call again, and the prefill side hold its blocks for a lease."""
+    only_release = Ask("r1", "released", "p", "http://127.0.0.1:1", 0, [])
+    offer = Offer("r2", "offered", 1, [])
+    worker.start(Metadata(offers=[offer], asks=[only_release], withdrawn=["withdrawn"]))
+    assert sorted(worker.node.called) == [("abort", "withdrawn"), ("ask", "released")]
+    worker._device.done = True
+    worker.results()
+    assert worker.node.called[2:] == [("offer", "offered")]
+
+
 def ask_of(name, transfer_id="t", groups=((0, [1]),)):
     return Ask(name, transfer_id, "p", "http://127.0.0.1:1", 5, list(groups))
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -61,6 +62,10 @@ NODE_OPTIONS = (
 #: How long an ask may wait for a request that the prefill side has not been given yet: a router may send both halves
 #: of a request at the same time.
 EARLY_MS = 20_000
+
+
+#: Why a call is refused whose transfer id is another's: that one goes on, or has ended.
+TOLD_ALREADY = frozenset({"transfer_known", "transfer_over"})
 
 
 class _Fence:
@@ -162,13 +167,20 @@ class Worker:
 
     def start(self, metadata: Metadata) -> None:
         """Blocks are offered and asked for once the device has done all that was launched so far: what wrote an
-        offered block, and what last used or zeroed an asked one."""
+        offered block, and what last used or zeroed an asked one. What touches no block is said at once: nobody may
+        call again, as the engine may have nothing else to do."""
         for transfer_id in metadata.expected:
             self._try(self.node.expect, transfer_id)
         for engine_id, transfer_id in metadata.renewed:
             self._try(self.node.renew, engine_id, transfer_id)
-        if metadata.offers or metadata.asks or metadata.withdrawn or metadata.aborted:
-            self._fenced.append((_Fence(self._device), metadata))
+        for transfer_id in metadata.withdrawn:
+            self.node.abort(Side.PREFILL, transfer_id)
+        loads = [ask for ask in metadata.asks if ask.groups]
+        for ask in metadata.asks:
+            if not ask.groups:
+                self._ask(ask)
+        if metadata.offers or loads or metadata.aborted:
+            self._fenced.append((_Fence(self._device), replace(metadata, asks=loads)))
         self._pass_fences()
 
     def _pass_fences(self) -> None:
@@ -178,8 +190,6 @@ class Worker:
                 self._offer(offer)
             for ask in metadata.asks:
                 self._ask(ask)
-            for transfer_id in metadata.withdrawn:
-                self.node.abort(Side.PREFILL, transfer_id)
             for transfer_id in metadata.aborted:
                 if transfer_id in self._receiving:  # an ask that was refused may be for another request's id
                     self.node.abort(Side.DECODE, transfer_id)
@@ -205,6 +215,8 @@ class Worker:
             logger.error("kvferry: request %s cannot be offered: %s", offer.request_id, error)
             self.stats.count("sends_failed")
             self._results.finished_sending.add(offer.request_id)
+            if not error.codes & TOLD_ALREADY:
+                self.node.abort(Side.PREFILL, offer.transfer_id)  # who waits for it fails now, not at the lease's end
             return
         self._sending[offer.transfer_id] = offer.request_id
 
@@ -212,7 +224,7 @@ class Worker:
         try:
             self._call_ask(ask, self._tables(ask.groups))
         except Error as error:
-            told_already = bool(error.codes & {"transfer_known", "transfer_over"})
+            told_already = bool(error.codes & TOLD_ALREADY)
             if not ask.groups:  # vLLM tells of a request that it never ran more than once
                 log = logger.debug if told_already else logger.warning
                 log("kvferry: blocks of request %s are not released early: %s", ask.request_id, error)

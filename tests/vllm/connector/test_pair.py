@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two workers' halves over real nodes: what one side does is seen by the other."""
+
+import ctypes
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import pytest
+
+from kvferry.layout import Layout
+from kvferry.node import Node, Segment, Side
+from kvferry.vllm import worker as half
+from kvferry.vllm.scheduler import Ask, Metadata, Offer
+
+PAGES, PAGE = 64, 1024
+PATIENCE = 60  # seconds, far below the lease: a test that takes so long has failed
+
+
+def document(engine_id):
+    return {
+        "format": "kvferry-layout/1",
+        "engine_id": engine_id,
+        "worker": {"tp_rank": 0, "tp_size": 1, "pp_rank": 0, "pp_size": 1},
+        "identity": {"model": "m"},
+        "segments": [{"name": "kv", "bytes": PAGES * PAGE}],
+        "groups": [{"name": "attn", "kind": "paged", "block_tokens": 16}],
+        "streams": [
+            {
+                "layer": "layers.0",
+                "name": "k",
+                "group": "attn",
+                "dtype": "bfloat16",
+                "segment": "kv",
+                "offset": 0,
+                "pages": PAGES,
+                "page_stride": PAGE,
+                "page_tokens": 16,
+                "tokens_per_state": 1,
+                "axes": [{"name": "token", "extent": 16, "stride": 64}],
+                "cell_bytes": 64,
+            }
+        ],
+    }
+
+
+@contextmanager
+def worker_of(engine_id):
+    memory = ctypes.create_string_buffer(PAGES * PAGE)
+    segments = [Segment(ctypes.addressof(memory))]
+    options = {"lease_ms": 3_600_000, "transfer_ms": 3_600_000, "early_ms": 3_600_000}
+    with Node(Layout.from_dict(document(engine_id)), segments, transport="tcp", **options) as node:
+        config = SimpleNamespace(kv_transfer_config=SimpleNamespace(engine_id=engine_id))
+        worker = half.Worker(config, SimpleNamespace())
+        worker._node, worker._groups, worker.memory = node, ("attn",), memory
+        yield worker
+
+
+@pytest.fixture(name="prefill")
+def prefill_worker():
+    with worker_of("prefill-0") as worker:
+        yield worker
+
+
+@pytest.fixture(name="decode")
+def decode_worker():
+    with worker_of("decode-0") as worker:
+        yield worker
+
+
+def ask_of(prefill, transfer_id, blocks):
+    return Ask("d1", transfer_id, "prefill-0", prefill.node.address, 16 * len(blocks), [(0, blocks)])
+
+
+def ended(worker):
+    """The results of the next transfer that ends here."""
+    while worker.node.wait(PATIENCE):
+        results = worker.results()
+        if results.finished_recving or results.finished_sending:
+            return results
+    raise AssertionError(f"nothing has ended: {worker.node.status()}")
+
+
+def test_a_request_is_loaded(prefill, decode):
+    prefill.memory[3 * PAGE : 4 * PAGE] = b"x" * PAGE
+    prefill.start(Metadata(offers=[Offer("p1", "t", 16, [(0, [3])])]))
+    decode.start(Metadata(asks=[ask_of(prefill, "t", [5])]))
+    results = ended(decode)
+    assert (results.finished_recving, results.failed_recving) == ({"d1"}, set())
+    assert ended(prefill).finished_sending == {"p1"}
+    assert decode.memory[5 * PAGE : 6 * PAGE] == b"x" * PAGE
+
+
+def test_a_request_that_cannot_be_offered_fails_at_once(prefill, decode):
+    """Not when its lease is over, for which whoever asks for what is expected would wait."""
+    prefill.start(Metadata(expected=["t"]))
+    decode.start(Metadata(asks=[ask_of(prefill, "t", [5])]))
+    prefill.start(Metadata(offers=[Offer("p1", "t", 16, [(0, [PAGES])])]))  # block_range
+    assert prefill.results().finished_sending == {"p1"}
+    results = ended(decode)
+    assert (results.finished_recving, results.failed_recving) == ({"d1"}, {"d1"})
+
+
+def test_an_offer_of_an_id_that_is_offered_leaves_that_one(prefill, decode):
+    prefill.start(Metadata(offers=[Offer("p1", "t", 16, [(0, [3])])]))
+    prefill.start(Metadata(offers=[Offer("p2", "t", 16, [(0, [4])])]))
+    assert prefill.results().finished_sending == {"p2"}
+    decode.start(Metadata(asks=[ask_of(prefill, "t", [5])]))
+    assert ended(decode).failed_recving == set()
+    assert ended(prefill).finished_sending == {"p1"}
+
+
+def test_a_load_that_is_given_up_is_reported_as_failed(prefill, decode):
+    prefill.start(Metadata(expected=["t"]))
+    decode.start(Metadata(asks=[ask_of(prefill, "t", [5])], aborted=["t"]))
+    assert ended(decode).failed_recving == {"d1"}
+    assert not decode.node.abort(Side.DECODE, "t")
