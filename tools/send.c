@@ -163,16 +163,15 @@ static json_t *own_results(const sender *s)
 
 static int finish(sender *s, const char *id, const demo_request *request, json_t *answer)
 {
-    if (!answer) {
+    bool right = answer && json_is_true(json_object_get(answer, "right"));
+    if (!answer)
         tool_log("%s: the receiver did not answer within %llu seconds", s->address,
                  (unsigned long long)s->options.timeout);
-        for (size_t i = 0; i < s->side.count; i++)
-            kvferry_node_abort(s->engine.workers[i].node, KVFERRY_SIDE_PREFILL, id);
-    }
+    for (size_t i = 0; i < s->side.count && !right; i++) /* nobody will ask for it any more */
+        kvferry_node_abort(s->engine.workers[i].node, KVFERRY_SIDE_PREFILL, id);
     bool released = try_engine_wait(&s->engine, id, true, -1);
     if (!released)
         tool_log("request %s: its blocks are not released yet", id);
-    bool right = answer && json_is_true(json_object_get(answer, "right"));
     s->right += right && released;
     json_t *result = answer ? json_incref(answer) : json_object();
     json_object_set_new(result, "request", json_string(id));
@@ -222,30 +221,6 @@ static void print_worker(tool_table *table, const json_t *request, const json_t 
     free(time);
 }
 
-static void print_reasons(const json_t *workers, const char *side)
-{
-    for (size_t i = 0; i < json_array_size(workers); i++) {
-        const json_t *worker = json_array_get(workers, i);
-        const json_t *reasons = json_object_get(worker, "reasons");
-        for (size_t r = 0; r < json_array_size(reasons); r++) {
-            printf("%s ", side);
-            tool_put(demo_text(worker, "worker"), stdout);
-            printf(": ");
-            tool_put(demo_text(json_array_get(reasons, r), "message"), stdout);
-            printf(" (");
-            tool_put(demo_text(json_array_get(reasons, r), "code"), stdout);
-            printf(")\n");
-        }
-        const json_t *findings = json_object_get(worker, "findings");
-        for (size_t f = 0; f < json_array_size(findings); f++) {
-            const char *text = json_string_value(json_array_get(findings, f));
-            printf("receiver: ");
-            tool_put(text ? text : "?", stdout);
-            printf("\n");
-        }
-    }
-}
-
 static void print_text(const sender *s)
 {
     static const char *const columns[] = {"request", "receiver", ">tokens", ">copies",
@@ -260,8 +235,8 @@ static void print_text(const sender *s)
     tool_table_print(table);
     for (size_t i = 0; i < json_array_size(s->results); i++) {
         const json_t *request = json_array_get(s->results, i);
-        print_reasons(json_object_get(request, "workers"), "receiver");
-        print_reasons(json_object_get(request, "sources"), "sender");
+        try_print_reasons(json_object_get(request, "workers"), "receiver");
+        try_print_reasons(json_object_get(request, "sources"), "sender");
     }
     printf("%llu of %llu requests: every byte right\n", (unsigned long long)s->right,
            (unsigned long long)s->requests);

@@ -199,6 +199,7 @@ static void print_answer(const client *c, const kvferry_request *request, const 
     printf(": %s tokens, %s in %.2f ms: %s\n", tool_number(request->target_tokens), tool_size(bytes),
            (double)longest / 1e6,
            json_is_true(json_object_get(result, "right")) ? "every byte right" : "not right");
+    try_print_reasons(workers, "receiver");
     fflush(stdout);
 }
 

@@ -101,6 +101,9 @@ bool try_engine_wait(try_engine *engine, const char *transfer_id, bool released,
 /* A transfer's result as JSON: {worker, outcome, copies, bytes, elapsed_ns, reasons}. */
 json_t *try_result_json(const try_engine *engine, size_t worker);
 
+/* For a person: why it did not go well, and which bytes are wrong; `side` is who the workers are. */
+void try_print_reasons(const json_t *workers, const char *side);
+
 /* Sends an engine's introduction, and reads the other's: *documents is the caller's. TOOL_GO_ON, or
  * the exit status: another kind of program, no answer, a document that cannot be read. */
 json_t *try_introduction(const try_engine *engine, uint64_t seed);

@@ -208,6 +208,30 @@ json_t *try_result_json(const try_engine *engine, size_t worker)
     return value;
 }
 
+void try_print_reasons(const json_t *workers, const char *side)
+{
+    for (size_t i = 0; i < json_array_size(workers); i++) {
+        const json_t *worker = json_array_get(workers, i);
+        const json_t *reasons = json_object_get(worker, "reasons");
+        for (size_t r = 0; r < json_array_size(reasons); r++) {
+            printf("%s ", side);
+            tool_put(demo_text(worker, "worker"), stdout);
+            printf(": ");
+            tool_put(demo_text(json_array_get(reasons, r), "message"), stdout);
+            printf(" (");
+            tool_put(demo_text(json_array_get(reasons, r), "code"), stdout);
+            printf(")\n");
+        }
+        const json_t *findings = json_object_get(worker, "findings");
+        for (size_t f = 0; f < json_array_size(findings); f++) {
+            const char *text = json_string_value(json_array_get(findings, f));
+            printf("receiver: ");
+            tool_put(text ? text : "?", stdout);
+            printf("\n");
+        }
+    }
+}
+
 /* --- introductions --------------------------------------------------------------------------- */
 
 json_t *try_introduction(const try_engine *engine, uint64_t seed)

@@ -10,6 +10,12 @@
 
 #include "try.h"
 
+static bool is_port(const char *text)
+{
+    size_t digits = strspn(text, "0123456789");
+    return digits && !text[digits] && digits <= 5 && strtoul(text, NULL, 10) <= UINT16_MAX;
+}
+
 /* Where the port of HOST:PORT begins; 0: it is not of that form. */
 static size_t port_at(const char *address)
 {
@@ -19,7 +25,7 @@ static size_t port_at(const char *address)
     size_t host = (size_t)(colon - address);
     bool bracketed = address[0] == '[' && address[host - 1] == ']' && host > 2;
     bool plain = !memchr(address, ':', host) && !strpbrk(address, "[]");
-    return bracketed || plain ? host + 1 : 0;
+    return (bracketed || plain) && is_port(colon + 1) ? host + 1 : 0;
 }
 
 char *try_host(const char *address)
@@ -32,7 +38,7 @@ static int resolve(const char *option, const char *address, int flags, struct ad
 {
     size_t port = port_at(address);
     if (!port)
-        return tool_misuse(option, "HOST:PORT, an IPv6 host in brackets", address);
+        return tool_misuse(option, "HOST:PORT, an IPv6 host in brackets, a port up to 65535", address);
     bool bracketed = address[0] == '[';
     char *host = tool_text("%.*s", (int)port - 1 - 2 * bracketed, address + bracketed);
     const struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM,

@@ -266,6 +266,7 @@ static node_entry own_entry(const create_job *job)
         .pp = worker->pp_rank,
         .engine_id = (char *)(uintptr_t)kvferry_layout_engine_id(job->node->layout),
         .address = job->node->address,
+        .own = true,
     };
 }
 

@@ -67,6 +67,7 @@ kvferry_status node_directory_put(node_directory *directory, const node_entry *e
         while (place < directory->count && compare(&directory->entries[place], &copy) < 0)
             place++;
         bool same = place < directory->count && compare(&directory->entries[place], &copy) == 0;
+        copy.own |= same && directory->entries[place].own;
         if (same)
             end_entry(&directory->entries[place]);
         else if (directory->count == NODE_DIRECTORY_MAX)
@@ -174,6 +175,25 @@ kvferry_status node_directory_read(const char *text, size_t size, node_directory
     return job.status;
 }
 
+/* An own entry has its rank, and its engine has the dp_rank. */
+static bool check_own(const node_directory *directory, const node_entry *entry, kvferry_report *report)
+{
+    for (size_t i = 0; i < directory->count; i++) {
+        const node_entry *own = &directory->entries[i];
+        if (!own->own || own->dp != entry->dp)
+            continue;
+        bool engine = strcmp(own->engine_id, entry->engine_id) == 0;
+        if (engine && (compare(own, entry) != 0 || strcmp(own->address, entry->address) == 0))
+            continue;
+        base_report_add(report, "rank_taken", NULL,
+                        base_format("engine \"%.100s\", of this server: %.100s", own->engine_id, own->address),
+                        base_format("engine \"%.100s\": %.100s", entry->engine_id, entry->address),
+                        "dp_rank %u, tp_rank %u, pp_rank %u", entry->dp, entry->tp, entry->pp);
+        return false;
+    }
+    return true;
+}
+
 kvferry_status node_directory_read_entry(const char *text, size_t size, node_directory *directory,
                                          bool *replaced, kvferry_report *report)
 {
@@ -194,8 +214,10 @@ kvferry_status node_directory_read_entry(const char *text, size_t size, node_dir
         status = KVFERRY_MALFORMED;
     if (status == KVFERRY_OK) {
         const node_entry entry = {(uint32_t)dp, (uint32_t)tp, (uint32_t)pp,
-                                  (char *)(uintptr_t)engine_id, (char *)(uintptr_t)address};
-        status = node_directory_put(directory, &entry, replaced);
+                                  (char *)(uintptr_t)engine_id, (char *)(uintptr_t)address, false};
+        *replaced = false;
+        status = check_own(directory, &entry, report) ? node_directory_put(directory, &entry, replaced)
+                                                      : KVFERRY_REFUSED;
     }
     base_json_end(&document);
     return status;

@@ -18,6 +18,7 @@ enum {
 typedef struct node_entry {
     uint32_t dp, tp, pp;
     char *engine_id, *address; /* "tcp://HOST:PORT", with a key perhaps */
+    bool own; /* of the process that keeps the directory: whoever registers does not take its place */
 } node_entry;
 
 /* In (dp, pp, tp) order. Starts zeroed. */
@@ -40,7 +41,8 @@ kvferry_status node_directory_read(const char *text, size_t size, node_directory
 /* {"engine_id": "e", "dp_rank": 0, "tp_rank": 0, "pp_rank": 0, "addr": "tcp://HOST:PORT"}: *text is
  * the caller's. */
 kvferry_status node_directory_write_entry(const node_entry *entry, char **text);
-/* Reads it and puts it. KVFERRY_MALFORMED, with reasons. */
+/* Reads it and puts it. KVFERRY_MALFORMED, with reasons; KVFERRY_REFUSED: with one if it would take the place of
+ * an own entry (rank_taken), else as above. */
 kvferry_status node_directory_read_entry(const char *text, size_t size, node_directory *directory,
                                          bool *replaced, kvferry_report *report);
 

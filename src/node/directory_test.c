@@ -5,6 +5,8 @@
 
 #include "test.h"
 
+#include <stdio.h>
+
 static kvferry_report *report;
 
 static int begin(void **state)
@@ -24,7 +26,7 @@ static void put(node_directory *directory, uint32_t dp, uint32_t tp, uint32_t pp
                 const char *engine_id, const char *address, bool expect_replaced)
 {
     bool replaced = !expect_replaced;
-    const node_entry entry = {dp, tp, pp, (char *)(uintptr_t)engine_id, (char *)(uintptr_t)address};
+    const node_entry entry = {dp, tp, pp, (char *)(uintptr_t)engine_id, (char *)(uintptr_t)address, false};
     assert_int_equal(node_directory_put(directory, &entry, &replaced), KVFERRY_OK);
     assert_int_equal(replaced, expect_replaced);
 }
@@ -99,7 +101,7 @@ static void test_a_registration(void **state)
     bool replaced;
     char *text;
     const node_entry entry = {2, 3, 4, (char *)(uintptr_t) "a \"b\"",
-                              (char *)(uintptr_t) "tcp://h:5"};
+                              (char *)(uintptr_t) "tcp://h:5", false};
     assert_int_equal(node_directory_write_entry(&entry, &text), KVFERRY_OK);
     assert_int_equal(node_directory_read_entry(text, strlen(text), &directory, &replaced, report),
                      KVFERRY_OK);
@@ -130,6 +132,40 @@ static void test_a_registration(void **state)
             fail_msg("%s was taken", bad[i]);
     }
     assert_int_equal(directory.count, 1);
+    node_directory_free(&directory);
+}
+
+/* What a server has registered itself stays, whoever comes. */
+static void test_an_own_entry_stays(void **state)
+{
+    (void)state;
+    static const char form[] = "{\"engine_id\": \"%s\", \"dp_rank\": %d, \"tp_rank\": %d, \"pp_rank\": 0, "
+                               "\"addr\": \"tcp://h:%d\"}";
+    static const struct {
+        const char *engine;
+        int dp, tp, port;
+        kvferry_status status;
+    } comes[] = {{"other", 0, 0, 6, KVFERRY_REFUSED}, {"other", 0, 1, 6, KVFERRY_REFUSED},
+                 {"own", 0, 0, 6, KVFERRY_REFUSED},   {"own", 0, 0, 5, KVFERRY_OK},
+                 {"own", 0, 1, 6, KVFERRY_OK},        {"other", 1, 0, 7, KVFERRY_OK}};
+    node_directory directory = {0};
+    bool replaced;
+    const node_entry own = {0, 0, 0, (char *)(uintptr_t) "own", (char *)(uintptr_t) "tcp://h:5", true};
+    assert_int_equal(node_directory_put(&directory, &own, &replaced), KVFERRY_OK);
+    for (size_t i = 0; i < sizeof(comes) / sizeof(*comes); i++) {
+        char text[200];
+        snprintf(text, sizeof(text), form, comes[i].engine, comes[i].dp, comes[i].tp, comes[i].port);
+        kvferry_report_clear(report);
+        assert_int_equal(node_directory_read_entry(text, strlen(text), &directory, &replaced, report),
+                         comes[i].status);
+        assert_false(replaced);
+        assert_string_equal(directory.entries[0].engine_id, "own");
+        assert_string_equal(directory.entries[0].address, "tcp://h:5");
+        if (comes[i].status == KVFERRY_REFUSED)
+            assert_string_equal(kvferry_report_get(report, 0)->code, "rank_taken");
+    }
+    assert_int_equal(directory.count, 3);
+    kvferry_report_clear(report);
     node_directory_free(&directory);
 }
 
@@ -166,6 +202,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_what_is_put_is_written_and_read, begin, end),
         cmocka_unit_test_setup_teardown(test_an_engine_is_found, begin, end),
         cmocka_unit_test_setup_teardown(test_a_registration, begin, end),
+        cmocka_unit_test_setup_teardown(test_an_own_entry_stays, begin, end),
         cmocka_unit_test_setup_teardown(test_what_is_no_directory, begin, end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -93,6 +93,12 @@ static enum MHD_Result serve_register(node_http *http, struct MHD_Connection *co
     if (replaced)
         http->options.log(http->options.context, "a worker of another engine registered under a "
                                                  "dp_rank: its former engine is forgotten");
+    if (status == KVFERRY_REFUSED && kvferry_report_count(report)) {
+        const kvferry_reason *why = kvferry_report_get(report, 0);
+        http->options.log(http->options.context,
+                          base_format("a registration was refused: %.200s: expected %.250s, found %.250s",
+                                      why->message, why->expected, why->found));
+    }
     enum MHD_Result result = status == KVFERRY_OK ? answer(connection, MHD_HTTP_OK, JSON_TYPE,
                                                            strdup("{\"status\": \"ok\"}"))
                                                   : answer_refusal(connection, status, report);

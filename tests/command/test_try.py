@@ -114,6 +114,12 @@ class Try(CommandTest):
         result = self.expect(FAILED, "send", server.address, *SMALL, "--key", "prefill", "--allow",
                              "stranger.pub", "--timeout", "5", "--json", env=MODELS)
         self.assertIs(json.loads(result.out)["ok"], False)  # the decode engine's key is not allowed
+        result = self.send(FAILED, server, *SMALL, "--insecure", "--json")  # refused, so nothing is waited for
+        source = json.loads(result.out)["requests"][0]["sources"][0]
+        self.assertEqual(self.codes(source), {"source_aborted"})
+        status, out = server.interrupt()
+        self.assertEqual(status, FAILED)
+        self.assertIn("receiver tp0: where: the two sides cannot talk", out)
 
     def test_status(self):
         server = self.serve(*SMALL)
@@ -159,7 +165,8 @@ class Try(CommandTest):
         self.expect_misuse("serve", says=["--model", "neither"])
         self.expect_misuse("serve", "--model", "m", "--layout", "f", says=["both"])
         self.expect_misuse("serve", *SMALL, "--topology", "tp", env=MODELS, says=["--topology"])
-        self.expect_misuse("serve", *SMALL, "--listen", "here", env=MODELS, says=["--listen", "HOST:PORT"])
+        for wrong in ("here", "127.0.0.1:99999", "127.0.0.1:65536", "127.0.0.1:http"):
+            self.expect_misuse("serve", *SMALL, "--listen", wrong, env=MODELS, says=["--listen", "HOST:PORT", wrong])
         self.expect_misuse("serve", *SMALL, "--listen", "::1:5", env=MODELS, says=["brackets"])
         self.expect_misuse("serve", *SMALL, "--key", "k", env=MODELS, says=["--allow"])
         self.expect_misuse("send", says=["ADDRESS"])

@@ -261,7 +261,7 @@ static void a_directory_is_whole_or_not_there(void **state)
     node_directory directory = {0};
     bool failed = true, replaced;
     for (uint32_t i = 0; i < 4; i++) {
-        const node_entry entry = {0, i, 0, id, address};
+        const node_entry entry = {0, i, 0, id, address, false};
         assert_int_equal(node_directory_put(&directory, &entry, &replaced), KVFERRY_OK);
     }
     assert_int_equal(write_directory(&directory, 0, &whole, &failed), KVFERRY_OK);
