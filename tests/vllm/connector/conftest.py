@@ -35,9 +35,9 @@ def hybrid_config():
     return cache_config(STATE, ATTENTION)
 
 
-def engine(role):
+def engine(role, **options):
     """What the scheduler's half reads of a VllmConfig."""
-    transfer = KVTransferConfig(kv_connector="KvferryConnector", kv_role=role)
+    transfer = KVTransferConfig(kv_connector="KvferryConnector", kv_role=role, kv_connector_extra_config=options)
     return SimpleNamespace(kv_transfer_config=transfer)
 
 

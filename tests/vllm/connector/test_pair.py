@@ -2,6 +2,7 @@
 """Two workers' halves over real nodes: what one side does is seen by the other."""
 
 import ctypes
+import time
 from contextlib import contextmanager
 from types import SimpleNamespace
 
@@ -10,7 +11,7 @@ import pytest
 from kvferry.layout import Layout
 from kvferry.node import Node, Segment, Side
 from kvferry.vllm import worker as half
-from kvferry.vllm.scheduler import Ask, Metadata, Offer
+from kvferry.vllm.scheduler import Ask, Metadata, Offer, Renewal
 
 PAGES, PAGE = 64, 1024
 PATIENCE = 60  # seconds, far below the lease: a test that takes so long has failed
@@ -114,3 +115,20 @@ def test_a_load_that_is_given_up_is_reported_as_failed(prefill, decode):
     decode.start(Metadata(asks=[ask_of(prefill, "t", [5])], aborted=["t"]))
     assert ended(decode).failed_recving == {"d1"}
     assert not decode.node.abort(Side.DECODE, "t")
+
+
+def test_a_lease_is_renewed_at_an_engine_that_nothing_was_loaded_from(prefill, decode):
+    prefill.start(Metadata(offers=[Offer("p1", "t", 16, [(0, [3])])]))
+    renewal, lefts = Renewal("t", "prefill-0", prefill.node.address), [0, 0]
+    for _ in range(PATIENCE * 10):
+        decode.start(Metadata(renewed=[renewal]))
+        time.sleep(0.1)
+        (transfer,) = prefill.node.status()["transfers"]
+        lefts.append(transfer["lease_ms"])
+        if lefts[-1] > lefts[-2] > 0:
+            break  # what is left of a lease grows only if it is prolonged
+    else:
+        raise AssertionError(f"what was left of the lease, in ms: {lefts[2:]}")
+    assert prefill.node.statistics()["ignored"] == 0
+    decode.start(Metadata(asks=[Ask("d1", "t", "prefill-0", "", 16, [(0, [5])])]))
+    assert ended(decode).failed_recving == set()

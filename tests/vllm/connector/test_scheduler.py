@@ -366,12 +366,21 @@ def test_requests_without_parameters_are_left_alone(hybrid):
     assert scheduler.build_metadata().is_empty()
 
 
-def test_leases_are_renewed_while_a_request_waits(hybrid, monkeypatch):
-    scheduler, one = consumer(hybrid), request(33, decode_params())
+@pytest.mark.parametrize(
+    ("options", "hold", "interval"),
+    [({}, "480", 60), ({"lease_ms": 30_000}, "480", 7.5), ({}, "20", 5), ({"lease_ms": 3_600_000}, "20", 60)],
+)
+def test_leases_are_renewed_while_a_request_waits(hybrid, monkeypatch, options, hold, interval):
+    monkeypatch.setenv("VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT", hold)
+    scheduler, one = Scheduler(engine("kv_consumer", **options), hybrid), request(33, decode_params())
     now = 1000.0
     monkeypatch.setattr(half.time, "monotonic", lambda: now)
     scheduler.on_new_request(one)
-    assert scheduler.build_metadata().renewed == []
-    now += half.RENEW_SECONDS
-    assert scheduler.build_metadata().renewed == [("prefill-0", "t1")]
+    for _ in range(3):
+        now += interval / 2
+        assert scheduler.build_metadata().renewed == []
+        now += interval / 2
+        assert scheduler.build_metadata().renewed == [half.Renewal("t1", "prefill-0", "http://127.0.0.1:8998")]
+    scheduler.update_state_after_alloc(one, blocks([7, 8, 9], [3, 4, 5]), 32)
+    now += interval
     assert scheduler.build_metadata().renewed == []

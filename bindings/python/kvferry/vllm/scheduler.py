@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from vllm import envs
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadata
 from vllm.logger import init_logger
 from vllm.v1.request import RequestStatus
@@ -21,14 +22,15 @@ from kvferry.vllm.layout import layer_specs
 from kvferry.vllm.metrics import KvferryStats
 
 if TYPE_CHECKING:
-    from vllm.config import VllmConfig
+    from vllm.config import KVTransferConfig, VllmConfig
     from vllm.v1.core.kv_cache_manager import KVCacheBlocks
     from vllm.v1.kv_cache_interface import KVCacheConfig, MambaSpec
     from vllm.v1.request import Request
 
 logger = init_logger(f"vllm.{__name__}")  # below the logger that vLLM sets up
 
-#: How often the lease of a request that waits for its turn on the decode side is prolonged.
+#: How often at least the lease of a request that waits for its turn on the decode side is prolonged: four times a
+#: lease, so that one of them may be the first to meet the prefill engine, and another get lost.
 RENEW_SECONDS = 60.0
 
 #: One block table: the token its first block starts at, and block ids.
@@ -58,6 +60,15 @@ class Ask:
 
 
 @dataclass
+class Renewal:
+    """A request that waits for its turn: the prefill side goes on holding its blocks."""
+
+    transfer_id: str
+    engine_id: str
+    bootstrap: str
+
+
+@dataclass
 class Metadata(KVConnectorMetadata):
     """What the workers have to do."""
 
@@ -66,7 +77,7 @@ class Metadata(KVConnectorMetadata):
     asks: list[Ask] = field(default_factory=list)
     withdrawn: list[str] = field(default_factory=list)  # expected ones that will not be offered
     aborted: list[str] = field(default_factory=list)  # transfer ids of asks that nobody wants any more
-    renewed: list[tuple[str, str]] = field(default_factory=list)  # (engine id, transfer id)
+    renewed: list[Renewal] = field(default_factory=list)
 
     def is_empty(self) -> bool:
         return not any((self.expected, self.offers, self.asks, self.withdrawn, self.aborted, self.renewed))
@@ -76,9 +87,13 @@ class Metadata(KVConnectorMetadata):
 class _Waiting:
     """A decode request that has not been given blocks yet."""
 
-    engine_id: str
-    transfer_id: str
+    renewal: Renewal
     renew_at: float
+
+
+def lease_ms(config: KVTransferConfig) -> int:
+    """How long offered blocks are held: here, and of the other side the same is supposed."""
+    return config.kv_connector_extra_config.get("lease_ms") or envs.VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT * 1000
 
 
 def _replays(kv_cache_config: KVCacheConfig) -> bool:
@@ -108,6 +123,7 @@ class Scheduler:
         config = vllm_config.kv_transfer_config
         assert config is not None
         self._kv_cache_config = kv_cache_config
+        self._renew_seconds = min(lease_ms(config) / 4000, RENEW_SECONDS)
         self._prefill = Claims(config.is_kv_producer, config.kv_role, ("transfer_id",))
         self._decode = Claims(
             config.is_kv_consumer, config.kv_role, ("transfer_id", "remote_engine_id", "remote_bootstrap_addr")
@@ -147,9 +163,8 @@ class Scheduler:
             request.kv_transfer_params = None
         elif params.get("do_remote_prefill"):
             if self._claims(self._decode, request, params):
-                self._waiting[request.request_id] = _Waiting(
-                    params["remote_engine_id"], params["transfer_id"], time.monotonic() + RENEW_SECONDS
-                )
+                renewal = Renewal(params["transfer_id"], params["remote_engine_id"], params["remote_bootstrap_addr"])
+                self._waiting[request.request_id] = _Waiting(renewal, time.monotonic() + self._renew_seconds)
         elif params.get("do_remote_decode"):
             known = self._prefill.owns(request.request_id)
             if self._claims(self._prefill, request, params):
@@ -249,8 +264,8 @@ class Scheduler:
         now = time.monotonic()
         for waiting in self._waiting.values():
             if now >= waiting.renew_at:
-                waiting.renew_at = now + RENEW_SECONDS
-                self._next.renewed.append((waiting.engine_id, waiting.transfer_id))
+                waiting.renew_at = now + self._renew_seconds
+                self._next.renewed.append(waiting.renewal)
         metadata, self._next = self._next, Metadata()
         return metadata
 

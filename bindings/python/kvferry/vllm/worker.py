@@ -23,7 +23,7 @@ from kvferry.report import Error
 from kvferry.vllm.bootstrap import Bootstrap
 from kvferry.vllm.layout import document_from_vllm, write_layout
 from kvferry.vllm.metrics import KvferryStats
-from kvferry.vllm.scheduler import Ask, GroupBlocks, Metadata, Offer
+from kvferry.vllm.scheduler import Ask, GroupBlocks, Metadata, Offer, Renewal, lease_ms
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -127,9 +127,8 @@ class Worker:
         if options.get("engine") == "mooncake":
             options["engine"] = mooncake.engine_name()
         host = get_ip()
-        hold_ms = envs.VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT * 1000
-        options.setdefault("lease_ms", hold_ms)
-        options.setdefault("transfer_ms", hold_ms)
+        options["lease_ms"] = lease_ms(self._config)
+        options.setdefault("transfer_ms", envs.VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT * 1000)
         options.setdefault("early_ms", EARLY_MS)
         bootstrap = Bootstrap.of(self._vllm_config, host, get_tp_group().rank_in_group, get_pp_group().rank_in_group)
         return Node(
@@ -171,8 +170,8 @@ class Worker:
         call again, as the engine may have nothing else to do."""
         for transfer_id in metadata.expected:
             self._try(self.node.expect, transfer_id)
-        for engine_id, transfer_id in metadata.renewed:
-            self._try(self.node.renew, engine_id, transfer_id)
+        for renewal in metadata.renewed:
+            self._renew(renewal)
         for transfer_id in metadata.withdrawn:
             self.node.abort(Side.PREFILL, transfer_id)
         loads = [ask for ask in metadata.asks if ask.groups]
@@ -200,6 +199,16 @@ class Worker:
             call(*arguments)
         except Error as error:
             logger.debug("kvferry: %s%s: %s", call.__name__, arguments, error)
+
+    def _renew(self, renewal: Renewal) -> None:
+        """An engine that nothing was loaded from yet is met first; the next renewal reaches it."""
+        try:
+            self.node.renew(renewal.engine_id, renewal.transfer_id)
+        except Error as error:
+            if "peer_unknown" in error.codes:
+                self._try(self.node.connect, renewal.bootstrap, renewal.engine_id)
+            else:
+                logger.debug("kvferry: the lease of %s is not prolonged: %s", renewal.transfer_id, error)
 
     def _tables(self, groups: list[GroupBlocks]) -> dict[str, Table]:
         return {
