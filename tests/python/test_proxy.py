@@ -14,7 +14,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from aiohttp import ClientSession, TCPConnector, web
+from aiohttp import ClientError, ClientSession, TCPConnector, web
 
 from kvferry import _servers, proxy
 
@@ -255,6 +255,17 @@ class ProxyTest(unittest.IsolatedAsyncioTestCase):
             lines = [line async for line in answer.content if line.strip()]
         assert "decode server" in json.loads(lines[-1][6:])["error"]["message"]
 
+    async def test_an_answer_that_has_begun_is_cut_off_by_an_error(self) -> None:
+        async def copy(_: Any, request: web.Request, response: web.StreamResponse, *__: Any) -> None:
+            await response.prepare(request)
+            await response.write(b"it begins")
+            raise KeyError("odd")
+
+        with mock.patch.object(proxy.Proxy, "_copy", copy), self.assertLogs("kvferry.proxy"):
+            async with self.session.post(self.url + "/v1/completions", json={"prompt": "p"}) as answer:
+                with pytest.raises(ClientError):
+                    await answer.read()
+
     # --- aborts
 
     async def test_client_that_leaves_aborts_both(self) -> None:
@@ -419,8 +430,6 @@ class ProxyTest(unittest.IsolatedAsyncioTestCase):
                 status, answer = await self.post(body)
                 assert (status, answer["error"]["type"]) == (400, "invalid_request_error")
                 assert said in answer["error"]["message"]
-        async with self.session.post(self.url + "/v1/completions", data=b"{") as answer:
-            assert answer.status == 400
         assert self.prefill.asked + self.decode.asked == []
         for body in (
             {"prompt": [1, 2, 3]},
@@ -432,6 +441,30 @@ class ProxyTest(unittest.IsolatedAsyncioTestCase):
         ):
             with self.subTest(body=body):
                 assert (await self.post(body))[0] == 200
+
+    async def test_every_error_is_in_the_form_of_openai(self) -> None:
+        completions = self.url + "/v1/completions"
+        nonsense = {"Content-Type": "application/json; charset=nonsense"}
+        for status, method, url, given in (
+            (400, "post", completions, {"data": b"{"}),
+            (400, "post", completions, {"data": b""}),
+            (400, "post", completions, {"data": b'{"prompt": "\xff"}'}),
+            (400, "post", completions, {"data": b"{}", "headers": nonsense}),
+            (400, "post", completions, {"data": b"[" * 100_000}),
+            (404, "post", self.url + "/v1/nothing", {"json": {}}),
+            (405, "get", completions, {}),
+        ):
+            with self.subTest(status=status, method=method, url=url):
+                async with self.session.request(method, url, **given) as answer:
+                    error = (await answer.json())["error"]
+                    assert (answer.status, error["code"], error["type"]) == (status, status, "invalid_request_error")
+                    assert error["message"]
+                    assert answer.headers.get("Allow") == ("POST" if status == 405 else None)
+
+    async def test_an_unforeseen_error_is_one_too(self) -> None:
+        with mock.patch.object(proxy, "decode_body", side_effect=KeyError("odd")), self.assertLogs("kvferry.proxy"):
+            status, body = await self.post({"prompt": "p"})
+        assert (status, body["error"]["type"], body["error"]["message"]) == (500, "server_error", "KeyError: 'odd'")
 
     # --- the rest
 

@@ -22,7 +22,7 @@ import json
 import logging
 import sys
 import uuid
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from aiohttp import (
@@ -190,13 +190,16 @@ class Proxy:
         try:
             try:
                 body = await request.json()
-            except ValueError as error:
-                raise Failure(400, f"the body is not JSON: {error}", "invalid_request_error") from error
+            except (ValueError, LookupError, RecursionError) as error:
+                # Not JSON, a charset that there is none of, brackets nested too deep.
+                raise Failure(
+                    400, f"the body cannot be read as JSON: {describe(error)}", "invalid_request_error"
+                ) from error
             check_body(body)
             return await self._unless_gone(request, self._serve(request, body, transfer_id))
         except Failure as failure:
             log.warning("%s: %d: %s", transfer_id, failure.status, failure.message)
-            return web.json_response(failure.body(), status=failure.status)
+            return answer_of(failure)
 
     async def _unless_gone(
         self, request: web.Request, work: Coroutine[Any, Any, web.StreamResponse]
@@ -303,6 +306,16 @@ class Proxy:
         for name, value in answer.headers.items():
             if name.lower() not in HOP_HEADERS and name.lower() not in ("date", "server"):
                 response.headers[name] = value
+        try:
+            await self._copy(request, response, answer, first)
+        except Exception as error:  # no other answer can follow one that has begun
+            log.warning("an answer by decode server %s was cut off: %s", answer.url.origin(), describe(error))
+            cut_off(request)
+        return response
+
+    async def _copy(
+        self, request: web.Request, response: web.StreamResponse, answer: ClientResponse, first: bytes
+    ) -> None:
         await response.prepare(request)
         chunk = first
         try:
@@ -313,12 +326,10 @@ class Proxy:
             failure = Failure(502, f"decode server {answer.url.origin()}: {describe(error)}")
             log.warning("%s", failure.message)
             if answer.content_type != "text/event-stream":
-                if request.transport is not None:
-                    request.transport.abort()  # an answer that is cut off must not look whole
-                return response
+                cut_off(request)
+                return
             await response.write(b"data: " + json.dumps(failure.body()).encode() + b"\n\n")
         await response.write_eof()
-        return response
 
     # --- about the servers
 
@@ -356,20 +367,45 @@ class Proxy:
                     )
             except (ClientError, asyncio.TimeoutError) as error:
                 reasons.append(f"decode server {url}: {describe(error)}")
-        failure = Failure(503, "; ".join(reasons))
-        return web.json_response(failure.body(), status=failure.status)
+        return answer_of(Failure(503, "; ".join(reasons)))
+
+
+def answer_of(failure: Failure, headers: Mapping[str, str] | None = None) -> web.Response:
+    return web.json_response(failure.body(), status=failure.status, headers=headers)
+
+
+@web.middleware
+async def errors_in_form(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """Errors that are aiohttp's own, and those that nobody expected, in the form of all others."""
+    try:
+        return await handler(request)
+    except web.HTTPException as error:
+        failure = Failure(error.status, f"{request.method} {request.path}: {error.reason}", "invalid_request_error")
+        allowed = error.headers.get("Allow")
+        return answer_of(failure, {"Allow": allowed} if allowed else None)
+    except Exception as error:
+        log.exception("%s %s", request.method, request.path)
+        return answer_of(Failure(500, f"{type(error).__name__}: {error}"))
 
 
 def error_text(content: bytes) -> str:
     """The sentence inside a server's error, in whichever of the usual forms."""
     text = content.decode(errors="replace").strip()
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError, RecursionError):
         found = json.loads(text)
         for name in ("error", "message", "detail"):
             if isinstance(found, dict) and name in found:
                 found = found[name]
         text = found if isinstance(found, str) else json.dumps(found)
     return text[:2000] or "no reason given"
+
+
+def cut_off(request: web.Request) -> None:
+    """Closes the client's connection: an answer that is not whole must not look whole."""
+    if request.transport is not None:
+        request.transport.abort()
 
 
 async def client_gone(request: web.Request) -> None:
@@ -381,7 +417,7 @@ async def client_gone(request: web.Request) -> None:
 def make_application(prefill: Sequence[PrefillServer], decode: Sequence[str]) -> web.Application:
     """The proxy as an aiohttp application."""
     proxy = Proxy(prefill, decode)
-    application = web.Application(client_max_size=LARGEST_BODY)
+    application = web.Application(client_max_size=LARGEST_BODY, middlewares=[errors_in_form])
     application.cleanup_ctx.append(proxy.lifetime)
     application.add_routes(
         [
