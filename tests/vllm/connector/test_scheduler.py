@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The scheduler's half: which tokens, which blocks, and each request once."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from conftest import ATTENTION, STATE, blocks, cache_config, decode_params, engine, prefill_params, request
 from vllm.sampling_params import SamplingParams
+from vllm.v1.core.sched import scheduler as vllm_scheduler
 from vllm.v1.kv_cache_interface import SlidingWindowSpec
 from vllm.v1.request import Request, RequestStatus
 
@@ -279,6 +282,20 @@ def refused(scheduler, one):
     assert scheduler.request_finished(one, ([3, 4, 5],)) == (False, None)
     assert scheduler.build_metadata().is_empty()
     assert scheduler.stats.data == {"bad_params": 1}
+
+
+@pytest.mark.parametrize("policy", ["recompute", "fail"])
+def test_vllm_takes_no_notice_of_a_failed_load_that_it_gave_up(policy):
+    """An abort is reported as a failed load: vLLM's scheduler looks at those of requests that wait for theirs."""
+    waits, gone = (request(33, decode_params(name), name=name) for name in ("waits", "gone"))
+    waits.status, gone.status = RequestStatus.WAITING_FOR_REMOTE_KVS, RequestStatus.FINISHED_ABORTED
+    scheduler = SimpleNamespace(
+        requests={"waits": waits, "gone": gone},
+        recompute_kv_load_failures=policy == "recompute",
+        failed_recving_kv_req_ids=set(),
+    )
+    failed = vllm_scheduler.Scheduler._handle_failed_recving(scheduler, {"waits", "gone", "freed"})
+    assert failed | scheduler.failed_recving_kv_req_ids == {"waits"}
 
 
 # --- one id, two requests -----------------------------------------------------------------------------------------

@@ -166,12 +166,11 @@ class Scheduler:
                 renewal = Renewal(params["transfer_id"], params["remote_engine_id"], params["remote_bootstrap_addr"])
                 self._waiting[request.request_id] = _Waiting(renewal, time.monotonic() + self._renew_seconds)
         elif params.get("do_remote_decode"):
-            known = self._prefill.owns(request.request_id)
-            if self._claims(self._prefill, request, params):
+            seen = self._prefill.owns(request.request_id)
+            if self._claims(self._prefill, request, params) and not seen:
                 if self._leaves_last:
-                    self._drop_last_element(request, params)
-                if not known:
-                    self._next.expected.append(params["transfer_id"])
+                    self._drop_last_element(request)
+                self._next.expected.append(params["transfer_id"])
 
     def _claims(self, claims: Claims, request: Request, params: dict[str, Any]) -> bool:
         """Whether the request's cache can be transferred; says so if not, and lets vLLM compute it."""
@@ -186,14 +185,10 @@ class Scheduler:
         self.stats.count("bad_params")
 
     @staticmethod
-    def _drop_last_element(request: Request, params: dict[str, Any]) -> None:
+    def _drop_last_element(request: Request) -> None:
         """Leaves the last prompt element to the decode side: once, whatever becomes of the request here."""
-        if (
-            params.get("kvferry_dropped")
-            or request.num_prompt_tokens < 2
-            # It wants log-probabilities of its whole prompt: the decode side computes it all.
-            or request.get_skip_reading_prefix_cache()
-        ):
+        # One that wants log-probabilities of its whole prompt: the decode side computes it all.
+        if request.num_prompt_tokens < 2 or request.get_skip_reading_prefix_cache():
             return
         if request.prompt_token_ids is not None:
             request.prompt_token_ids.pop()
@@ -204,7 +199,6 @@ class Scheduler:
         request._all_token_ids.pop()
         request.num_prompt_tokens -= 1
         request.max_tokens = 1
-        params["kvferry_dropped"] = True
 
     # --- decode side --------------------------------------------------------------------------------
 
