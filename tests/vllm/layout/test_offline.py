@@ -2,6 +2,7 @@
 """python -m kvferry.vllm.layout: the documents of servers that do not run."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -73,13 +74,32 @@ def test_stubs_are_named_and_stdout_has_documents_only():
         assert f"stubbed: {stubbed}" in process.stderr
 
 
-def test_what_vllm_refuses_is_said():
-    """A stage without attention layers."""
+def refused(*arguments):
+    """The last line of what the command says when it ends with status 1."""
     process = subprocess.run(
-        [sys.executable, "-m", "kvferry.vllm.layout", *served("qwen35-recall", "pp3")],
+        [sys.executable, "-m", "kvferry.vllm.layout", *arguments],
+        env={**os.environ, "HF_HUB_OFFLINE": "1"},
         capture_output=True,
         text=True,
         timeout=600,
     )
-    assert (process.returncode, process.stdout) == (1, "")
-    assert "vLLM refuses: Workers disagree on supported KV cache layouts" in process.stderr
+    assert (process.returncode, process.stdout) == (1, ""), process.stderr
+    return process.stderr.splitlines()[-1]
+
+
+def test_what_vllm_refuses_is_said():
+    """A stage without attention layers; a stage that ends vLLM by an error without a text; no model."""
+    for arguments, said in (
+        (served("qwen35-recall", "pp3"), "vLLM refuses: Workers disagree on supported KV cache layouts"),
+        (served("deepseek-v4", "pp2"), "vLLM refuses: StopIteration in allocate_kv_cache"),
+        (["--model", "/nonexistent"], "'/nonexistent'"),
+    ):
+        found = refused(*arguments)
+        assert found.startswith("kvferry.vllm.layout: ")
+        assert said in found
+
+
+def test_documents_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    found = refused(*served("llama-recall", "tp1"), "--layout-dir", str(tmp_path / "file"))
+    assert found.startswith("kvferry.vllm.layout: the documents cannot be written: ")

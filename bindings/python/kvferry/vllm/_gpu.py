@@ -21,7 +21,8 @@ GPUS = {
 
 STUBS = (
     "the GPU: its capability, memory, number and streams; nothing can be computed on it",
-    "vLLM's and FlashAttention's compiled kernels for it: modules without content",
+    "vLLM's, FlashAttention's, FlashMLA's and DeepGEMM's compiled kernels for it: modules without content",
+    "compiling the model and CUDA graphs: as with --enforce-eager, on which no cache hangs",
 )
 
 #: Compiled modules that a vLLM for another platform does not have.

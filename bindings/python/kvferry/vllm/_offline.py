@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kvferry.layout import Worker
+from kvferry.report import Refused
 from kvferry.vllm import layout as vllm_layout
 from kvferry.vllm._gpu import GPUS, stand_in
 from kvferry.vllm._gpu import STUBS as GPU_STUBS
@@ -246,6 +247,25 @@ def _parser() -> Any:
     return EngineArgs.add_cli_args(parser)
 
 
+def _cause(error: BaseException) -> str:
+    """What went wrong; of an error without a text also where."""
+    if isinstance(error.__cause__, StopIteration):  # Python's own words for it name nothing
+        error = error.__cause__
+    name = type(error).__name__
+    if text := str(error):
+        worded = isinstance(error, (AssertionError, ImportError, RuntimeError, ValueError))
+        return text if worded else f"{name}: {text}"
+    *_, frame = traceback.extract_tb(error.__traceback__) or [None]
+    return f"{name} in {frame.name} ({frame.filename}:{frame.lineno}: {frame.line})" if frame else name
+
+
+def _fail(said: str, error: Exception) -> int:
+    """Status 1: the traceback for those who look after vLLM, and last the cause."""
+    traceback.print_exception(error)
+    print(f"kvferry.vllm.layout: {said}: {_cause(error)}", file=sys.stderr)
+    return 1
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command. Status 0: all printed; 1: refused, with every reason on stderr; 2: wrong use."""
     os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
@@ -257,28 +277,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ImportError as error:
         print(f"kvferry.vllm.layout: vLLM is needed and cannot be imported: {error}", file=sys.stderr)
         return 2
-    from kvferry.report import Refused
-
-    given = _parser().parse_args(arguments)
-    given.skip_tokenizer_init = True
-    engine_args = EngineArgs.from_cli_args(given)
-    for stub in STUBS + (GPU_STUBS if given.gpu else ()):
-        print(f"kvferry.vllm.layout: stubbed: {stub}", file=sys.stderr)
-    engine_id = given.engine_id or os.path.basename(os.path.normpath(engine_args.model))
     try:
+        given = _parser().parse_args(arguments)
+        given.skip_tokenizer_init = True
+        if given.gpu:
+            given.enforce_eager = True
+        engine_args = EngineArgs.from_cli_args(given)
+        for stub in STUBS + (GPU_STUBS if given.gpu else ()):
+            print(f"kvferry.vllm.layout: stubbed: {stub}", file=sys.stderr)
+        engine_id = given.engine_id or os.path.basename(os.path.normpath(engine_args.model))
         found = list(describe_workers(engine_args, engine_id))
     except Refused as refused:
         for reason in refused.reasons:
             print(f"kvferry.vllm.layout: {reason}", file=sys.stderr)
         return 1
-    except (AssertionError, ImportError, NotImplementedError, RuntimeError, ValueError) as error:
-        # vLLM's ways to say that it does not start so.
-        traceback.print_exc()
-        print(f"kvferry.vllm.layout: vLLM refuses: {error}", file=sys.stderr)
-        return 1
-    for described in found:
-        if given.layout_dir:
-            print(vllm_layout.write_layout(described.layout, given.layout_dir))
-        else:
-            print(json.dumps(described.layout.to_dict()))
+    except Exception as error:  # whatever vLLM says, or fails with, when it does not start so
+        return _fail("vLLM refuses", error)
+    try:
+        for described in found:
+            if given.layout_dir:
+                print(vllm_layout.write_layout(described.layout, given.layout_dir))
+            else:
+                print(json.dumps(described.layout.to_dict()))
+    except OSError as error:
+        return _fail("the documents cannot be written", error)
     return 0
