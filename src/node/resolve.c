@@ -18,6 +18,10 @@
  * knows nobody. */
 enum { RESOLVE_CALM = 5, RESOLVE_CLOSE_SECONDS = 1 };
 
+/* Of each kind so many at a time, each in a thread; and one at a time at one place: a server or a name that does not
+ * answer keeps others waiting only if there are so many of them. */
+enum { RESOLVE_AT_ONCE = 8, RESOLVE_THREADS = 2 * RESOLVE_AT_ONCE };
+
 typedef struct resolve_job {
     node_answer_kind kind;
     uint64_t id;
@@ -26,17 +30,17 @@ typedef struct resolve_job {
     struct resolve_job *next;
 } resolve_job;
 
-/* Belongs to the node and to the thread: a look-up that hangs must not keep the node from closing.
- */
+/* Belongs to the node and to its threads: a look-up that hangs must not keep the node from closing. */
 struct node_resolver {
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    bool stop, ended;
-    unsigned owners;
-    resolve_job *jobs;
+    bool stop;
+    unsigned owners, threads; /* with the node; without it */
+    unsigned workers, idle;   /* threads that serve jobs; those that wait for one */
+    resolve_job *jobs, *running;
     node_answer *answers;
     int wake;
-    /* of the thread alone: */
+    /* of the thread that attends to the bootstrap server alone: */
     node_resolver_options options;
     char *bootstrap, *engine_id, *leader, *body;
     char trouble[256]; /* told last */
@@ -239,16 +243,15 @@ static bool attend_bootstrap(node_resolver *resolver)
     return status == KVFERRY_OK && found;
 }
 
-/* --- the thread ------------------------------------------------------------------------------- */
+/* --- the threads ------------------------------------------------------------------------------ */
 
-static void serve(node_resolver *resolver, resolve_job *job)
+static void serve(node_resolver *resolver, const resolve_job *job)
 {
     node_answer *answer = new_answer(job->kind, job->id);
     if (job->kind == NODE_ANSWER_QUERY)
         answer_query(resolver, job, answer);
     else
         answer_name(job, answer);
-    free_job(job);
     give(resolver, answer);
 }
 
@@ -273,32 +276,76 @@ static bool passed(const struct timespec *time)
            (now.tv_sec == time->tv_sec && now.tv_nsec >= time->tv_nsec);
 }
 
-static void *run(void *context)
+static void end_thread(node_resolver *resolver)
+{
+    resolver->threads--;
+    pthread_cond_broadcast(&resolver->changed);
+    release(resolver);
+}
+
+/* Registers, and looks for the leader, again and again. */
+static void *attend(void *context)
 {
     node_resolver *resolver = context;
     struct timespec next = later(0);
     pthread_mutex_lock(&resolver->lock);
     while (!resolver->stop) {
-        resolve_job *job = resolver->jobs;
-        if (job) {
-            LL_DELETE(resolver->jobs, job);
-            pthread_mutex_unlock(&resolver->lock);
-            serve(resolver, job);
-            pthread_mutex_lock(&resolver->lock);
-        } else if (resolver->bootstrap && passed(&next)) {
-            pthread_mutex_unlock(&resolver->lock);
-            uint64_t pause = resolver->options.retry_ms;
-            next = later(attend_bootstrap(resolver) ? RESOLVE_CALM * pause : pause);
-            pthread_mutex_lock(&resolver->lock);
-        } else if (resolver->bootstrap) {
+        if (!passed(&next)) {
             pthread_cond_timedwait(&resolver->changed, &resolver->lock, &next);
-        } else {
-            pthread_cond_wait(&resolver->changed, &resolver->lock);
+            continue;
         }
+        pthread_mutex_unlock(&resolver->lock);
+        uint64_t pause = resolver->options.retry_ms;
+        next = later(attend_bootstrap(resolver) ? RESOLVE_CALM * pause : pause);
+        pthread_mutex_lock(&resolver->lock);
     }
-    resolver->ended = true;
-    pthread_cond_broadcast(&resolver->changed);
-    release(resolver);
+    end_thread(resolver);
+    return NULL;
+}
+
+static bool may_run(const node_resolver *resolver, const resolve_job *job)
+{
+    unsigned alike = 0;
+    for (const resolve_job *other = resolver->running; other; other = other->next) {
+        alike += other->kind == job->kind;
+        if (job->where && other->where && strcmp(job->where, other->where) == 0)
+            return false;
+    }
+    return alike < RESOLVE_AT_ONCE;
+}
+
+/* The first that may run; NULL: none. */
+static resolve_job *take_job(node_resolver *resolver)
+{
+    for (resolve_job *job = resolver->jobs; job; job = job->next)
+        if (may_run(resolver, job)) {
+            LL_DELETE(resolver->jobs, job);
+            LL_PREPEND(resolver->running, job);
+            return job;
+        }
+    return NULL;
+}
+
+static void *run(void *context)
+{
+    node_resolver *resolver = context;
+    pthread_mutex_lock(&resolver->lock);
+    while (!resolver->stop) {
+        resolve_job *job = take_job(resolver);
+        if (!job) {
+            resolver->idle++;
+            pthread_cond_wait(&resolver->changed, &resolver->lock);
+            resolver->idle--;
+            continue;
+        }
+        pthread_mutex_unlock(&resolver->lock);
+        serve(resolver, job);
+        pthread_mutex_lock(&resolver->lock);
+        LL_DELETE(resolver->running, job);
+        free_job(job);
+        pthread_cond_broadcast(&resolver->changed); /* one that waited for its place may run now */
+    }
+    end_thread(resolver);
     return NULL;
 }
 
@@ -317,18 +364,19 @@ static kvferry_status prepare(node_resolver *resolver, const node_resolver_optio
     return node_directory_write_entry(&options->own, &resolver->body);
 }
 
-static kvferry_status start(node_resolver *resolver)
+/* With the lock. */
+static bool start(node_resolver *resolver, void *(*body)(void *))
 {
     pthread_attr_t attributes;
     pthread_t thread;
     pthread_attr_init(&attributes);
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    resolver->owners = 2;
-    bool started = pthread_create(&thread, &attributes, run, resolver) == 0;
+    bool started = pthread_create(&thread, &attributes, body, resolver) == 0;
     pthread_attr_destroy(&attributes);
-    if (!started)
-        resolver->owners = 1;
-    return started ? KVFERRY_OK : KVFERRY_IO;
+    resolver->owners += started;
+    resolver->threads += started;
+    resolver->workers += started && body == run;
+    return started;
 }
 
 kvferry_status node_resolver_create(const node_resolver_options *options, node_resolver **resolver)
@@ -345,12 +393,15 @@ kvferry_status node_resolver_create(const node_resolver_options *options, node_r
     made->owners = 1;
     made->wake = -1;
     kvferry_status status = node_fetch_begin() ? prepare(made, options) : KVFERRY_NO_MEMORY;
-    if (status == KVFERRY_OK)
-        status = start(made);
+    pthread_mutex_lock(&made->lock);
+    if (status == KVFERRY_OK && (!start(made, run) || (made->bootstrap && !start(made, attend))))
+        status = KVFERRY_IO;
     if (status == KVFERRY_OK) {
         *resolver = made;
+        pthread_mutex_unlock(&made->lock);
     } else {
-        pthread_mutex_lock(&made->lock);
+        made->stop = true;
+        pthread_cond_broadcast(&made->changed);
         release(made);
     }
     return status;
@@ -364,7 +415,7 @@ void node_resolver_close(node_resolver *resolver)
     pthread_mutex_lock(&resolver->lock);
     resolver->stop = true;
     pthread_cond_broadcast(&resolver->changed);
-    while (!resolver->ended &&
+    while (resolver->threads &&
            pthread_cond_timedwait(&resolver->changed, &resolver->lock, &end) == 0)
         ;
     release(resolver);
@@ -378,6 +429,11 @@ static kvferry_status add_job(node_resolver *resolver, resolve_job *job)
         return KVFERRY_NO_MEMORY;
     pthread_mutex_lock(&resolver->lock);
     LL_APPEND(resolver->jobs, job);
+    unsigned waiting = 0;
+    for (const resolve_job *other = resolver->jobs; other; other = other->next)
+        waiting++;
+    if (waiting > resolver->idle && resolver->workers < RESOLVE_THREADS)
+        start(resolver, run); /* if it cannot, those that there are do it later */
     pthread_cond_broadcast(&resolver->changed);
     pthread_mutex_unlock(&resolver->lock);
     return KVFERRY_OK;

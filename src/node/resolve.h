@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What takes time, in a thread of its own: directories of workers over HTTP or from a file, names
+ * What takes time, in threads of its own: directories of workers over HTTP or from a file, names
  * of hosts, and the own registration at the engine's bootstrap server, where its leader is found
  * too.
  */
@@ -26,7 +26,8 @@ kvferry_status node_resolver_create(const node_resolver_options *options, node_r
 /* Waits at most a second for what is under way; the rest ends by itself and tells nobody. */
 void node_resolver_close(node_resolver *resolver);
 
-/* `where`: "http://HOST:PORT" or "file:PATH". KVFERRY_NO_MEMORY. */
+/* `where`: "http://HOST:PORT" or "file:PATH". KVFERRY_NO_MEMORY. What does not answer keeps others waiting only where eight
+ * places, or eight names, do not. */
 kvferry_status node_resolver_query(node_resolver *resolver, uint64_t query, const char *where,
                                    const char *engine_id);
 kvferry_status node_resolver_name(node_resolver *resolver, uint64_t link,
