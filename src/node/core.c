@@ -212,9 +212,8 @@ static void from_outgoing(node_core *core, core_line *line, const wire_message *
     } else if (line->use == CORE_USE_GREETER) {
         if (message->type == WIRE_WELCOME)
             core_engine_welcome(core, line, message);
-        else if (message->type == WIRE_ERROR && kvferry_report_count(message->reasons) &&
-                 strcmp(core_reasons_code(message->reasons, ""), "incarnation") != 0)
-            core_engine_fail(core, line->user, message->reasons);
+        else if (message->type == WIRE_ERROR)
+            core_engine_error(core, line->user, message->reasons);
     } else if (line->use == CORE_USE_LEADER) {
         if (message->type == WIRE_WELCOME)
             core_received_own_roster(core, line, message, &message->body.hello.roster);
@@ -306,7 +305,7 @@ static void dispatch(node_core *core, core_link link, core_line *line, const cha
         wire_message pong = {.type = WIRE_PONG};
         core_send_to(core, link, message->sender, &pong);
     } else if (message->type == WIRE_GET) {
-        core_received_get(core, link, message);
+        core_received_get(core, link, line, message);
     } else if (message->type == WIRE_DOCUMENTS) {
         core_received_documents(core, link, message);
     }

@@ -40,6 +40,8 @@ kvferry_status core_engine_get(node_core *core, const char *engine_id, const cha
                                core_engine **engine, kvferry_report *report);
 /* What was agreed holds no more: shakes hands again, for connect_ns at most. */
 void core_engine_again(node_core *core, core_engine *engine);
+/* ERROR of the worker that it greets. */
+void core_engine_error(node_core *core, core_engine *engine, const kvferry_report *reasons);
 void core_engine_fail(node_core *core, core_engine *engine, const kvferry_report *reasons);
 void core_engine_fail_with(node_core *core, core_engine *engine, const char *code, const char *expected,
                            const char *found, const char *text);

@@ -252,8 +252,19 @@ void core_roster_fetch(node_core *core, core_roster *roster, core_line *line)
     free(digests);
 }
 
-/* As many as fit into a message; the other side asks again for the rest. */
-void core_received_get(node_core *core, core_link link, const wire_message *message)
+static bool among(const char *const *digests, size_t count, const char *digest)
+{
+    for (size_t i = 0; i < count; i++)
+        if (strcmp(digests[i], digest) == 0)
+            return true;
+    return false;
+}
+
+/*
+ * As many as fit into a message, each once; the other side asks again for the rest. It asks again, too, while much of what
+ * others asked for is still here.
+ */
+static void send_documents(node_core *core, core_link link, const wire_message *message)
 {
     const wire_documents *wanted = &message->body.documents;
     size_t count = wanted->count < WIRE_MAX_WORKERS ? wanted->count : WIRE_MAX_WORKERS;
@@ -264,7 +275,8 @@ void core_received_get(node_core *core, core_link link, const wire_message *mess
     uint64_t bytes = 0;
     for (size_t i = 0; digests && data && sizes && i < count; i++) {
         core_document *document = core_document_find(core, wanted->digests[i]);
-        if (!document || (bytes && bytes + document->size > core->options.max_message_bytes / 2))
+        if (!document || among(digests, answer.body.documents.count, document->digest) ||
+            (bytes && bytes + document->size > core->options.max_message_bytes / 2))
             continue;
         bytes += document->size;
         size_t at = answer.body.documents.count++;
@@ -277,6 +289,18 @@ void core_received_get(node_core *core, core_link link, const wire_message *mess
     free(digests);
     free(data);
     free(sizes);
+}
+
+void core_received_get(node_core *core, core_link link, const core_line *line, const wire_message *message)
+{
+    if (!line || line->use == CORE_USE_NONE) {
+        core->statistics.ignored++;
+        core_send_hello_missing(core, link, message);
+    } else if (core->queued_bytes < core->options.max_message_bytes) {
+        send_documents(core, link, message);
+    } else {
+        core->statistics.ignored++;
+    }
 }
 
 /* Gives the document to all that lack it. */

@@ -32,6 +32,8 @@ static void leave_taken(node_core *core)
     if (!action)
         return;
     action->queued = false;
+    if (action->effect.kind == CORE_SEND)
+        core->queued_bytes -= action->effect.size;
     void *first = action->free_first, *then = action->free_then;
     free(first);
     free(then);

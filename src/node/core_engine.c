@@ -402,9 +402,10 @@ void core_engine_welcome(node_core *core, core_line *line, const wire_message *m
 {
     core_engine *engine = line->user;
     const wire_roster *wire = &message->body.hello.roster;
-    if (engine->state != CORE_ENGINE_GREETS)
+    const bool refused = kvferry_report_count(message->reasons) != 0;
+    if (engine->state != CORE_ENGINE_GREETS && !(refused && engine->state == CORE_ENGINE_FETCHES))
         return;
-    if (kvferry_report_count(message->reasons)) {
+    if (refused) {
         core_refused(core, message->engine_id, line->address, message->reasons);
         core_engine_fail(core, engine, message->reasons);
         return;
@@ -455,6 +456,19 @@ void core_engine_welcome(node_core *core, core_line *line, const wire_message *m
         fetch(core, engine);
     }
     kvferry_report_free(report);
+}
+
+void core_engine_error(node_core *core, core_engine *engine, const kvferry_report *reasons)
+{
+    const char *code = core_reasons_code(reasons, "");
+    if (kvferry_report_count(reasons) == 0)
+        return;
+    if (strcmp(code, "hello_missing") == 0) { /* it was given up there while it fetched */
+        if (engine->state == CORE_ENGINE_FETCHES)
+            core_engine_again(core, engine);
+    } else if (strcmp(code, "incarnation") != 0) {
+        core_engine_fail(core, engine, reasons);
+    }
 }
 
 void core_engine_documents(node_core *core)

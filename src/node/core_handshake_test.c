@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Handshakes: what fits, what is refused, who comes late, who comes again. */
+#include "node/core_internal.h"
 #include "node/rig_test.h"
 
 static void connect_to(rig *r, size_t d, size_t p)
@@ -340,6 +341,36 @@ static void lost_messages_are_made_good(void **state)
     rig_free(r);
 }
 
+static bool loses_gets(rig *r, size_t from, size_t to, wire_type type)
+{
+    (void)r, (void)from, (void)to;
+    return type == WIRE_GET;
+}
+
+/* Only those that shook hands get documents: D, given up while it fetches, shakes hands again. */
+static void who_is_given_up_while_it_fetches_begins_anew(void **state)
+{
+    (void)state;
+    rig *r = rig_create();
+    size_t p = rig_engine(r, "prefill", 1, 1), d = rig_engine(r, "decode", 1, 1);
+    core_document *fetched = NULL;
+    assert_int_equal(core_document_add(r->nodes[p].core, r->nodes[d].core->document->data,
+                                       r->nodes[d].core->document->size, &fetched, NULL), KVFERRY_OK);
+    r->loses = loses_gets; /* P has D's document, D has not P's */
+    connect_to(r, d, p);
+    assert_int_equal(peers_of(r, p), 1);
+    core_target_lost(r->nodes[p].core, r->nodes[p].core->targets, "peer_lost", "for the test");
+    assert_int_equal(peers_of(r, p), 0);
+    size_t hellos = r->sent[WIRE_HELLO];
+    r->loses = NULL;
+    rig_wait(r, 3 * RIG_RETRY_MS);
+    expect_connected(r, d);
+    assert_int_equal(peers_of(r, p), 1);
+    assert_in_range(r->sent[WIRE_HELLO], hellos + 1, SIZE_MAX);
+    core_document_release(r->nodes[p].core, fetched);
+    rig_free(r);
+}
+
 static void too_many_peers_are_refused(void **state)
 {
     (void)state;
@@ -394,6 +425,7 @@ int main(void)
         cmocka_unit_test(a_lost_leader_is_found_again),
         cmocka_unit_test(addresses_are_looked_up),
         cmocka_unit_test(lost_messages_are_made_good),
+        cmocka_unit_test(who_is_given_up_while_it_fetches_begins_anew),
         cmocka_unit_test(too_many_peers_are_refused),
         cmocka_unit_test(a_refused_peer_is_logged_once_and_counted_always),
     };

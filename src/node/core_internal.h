@@ -196,6 +196,8 @@ void core_send_reasons(node_core *core, core_link link, const wire_message *abou
                        const kvferry_report *reasons);
 void core_send_error(node_core *core, core_link link, const wire_message *about, const char *code,
                      const char *expected, const char *found, const char *text);
+/* ERROR: an answer to what needs a handshake before it. */
+void core_send_hello_missing(node_core *core, core_link link, const wire_message *about);
 /* HELLO and WELCOME: who this node is. `to`: the incarnation of the other; "" unknown. */
 void core_send_hello(node_core *core, core_link link, const char *to, wire_type type, bool sibling,
                      const kvferry_report *reasons);
@@ -246,7 +248,7 @@ size_t core_roster_index(const core_roster *roster, const kvferry_worker *worker
 /* Asks for the documents that are missing, over this line. */
 void core_roster_fetch(node_core *core, core_roster *roster, core_line *line);
 /* GET: sends what is here of it. DOCUMENTS: keeps what is wanted. */
-void core_received_get(node_core *core, core_link link, const wire_message *message);
+void core_received_get(node_core *core, core_link link, const core_line *line, const wire_message *message);
 void core_received_documents(node_core *core, core_link link, const wire_message *message);
 uint32_t core_worker_index(const kvferry_worker *worker);
 uint64_t core_worker_count(const kvferry_worker *worker);
@@ -389,6 +391,7 @@ struct node_core {
     core_timer **heap;
     size_t heap_count, heap_capacity, timer_count;
     core_action *first_action, *last_action, *taken;
+    uint64_t queued_bytes; /* of messages in them */
     core_job *jobs;
     uint64_t spent; /* on jobs since there was last nothing to do */
     core_event *first_event, *last_event;

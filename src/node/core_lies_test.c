@@ -223,6 +223,63 @@ static void documents_that_nobody_asked_for_are_not_kept(void **state)
     end(&t);
 }
 
+enum { MANY = 2000 };
+
+/* The own document of the node that is lied to, again and again. */
+static wire_message get_of(const pair *t, const char *digests[MANY])
+{
+    wire_message message = {.type = WIRE_GET, .body.documents = {.digests = digests, .count = MANY}};
+    for (size_t i = 0; i < MANY; i++)
+        digests[i] = t->r->nodes[t->p].core->document->digest;
+    return message;
+}
+
+static void documents_are_for_those_that_shook_hands_and_each_once(void **state)
+{
+    (void)state;
+    const char *digests[MANY];
+    pair t = begin(false, "evil");
+    uint64_t before = ignored_at(t.r, t.p);
+    tell(&t.l, get_of(&t, digests));
+    expect_answer(&t.l, WIRE_ERROR, "hello_missing");
+    assert_int_equal(ignored_at(t.r, t.p), before + 1);
+    shake_hands(&t.l);
+    tell(&t.l, get_of(&t, digests));
+    expect_answer(&t.l, WIRE_DOCUMENTS, "");
+    assert_int_equal(t.l.documents, 1);
+    end(&t);
+}
+
+/* Before anything is sent there is as much as in one message, and one more. */
+static void answers_that_were_not_sent_yet_are_bounded(void **state)
+{
+    (void)state;
+    const char *digests[MANY];
+    pair t = begin(false, "evil");
+    shake_hands(&t.l);
+    node_core *core = t.r->nodes[t.p].core;
+    core->options.max_message_bytes = 10 * core->document->size;
+    wire_message get = get_of(&t, digests);
+    get.major = WIRE_MAJOR;
+    get.engine_id = t.l.engine_id;
+    get.transfer_id = "";
+    memcpy(get.sender, EVIL_NAME, sizeof(EVIL_NAME));
+    void *data;
+    size_t size;
+    assert_int_equal(wire_encode(&get, &data, &size), KVFERRY_OK);
+    for (int i = 0; i < 100; i++)
+        core_received(core, t.l.link, t.l.key, data, size, t.r->now);
+    free(data);
+    assert_in_range(core->queued_bytes, 10 * core->document->size, 12 * core->document->size);
+    core_effect effect;
+    while (core_next_effect(core, &effect)) {
+    }
+    assert_int_equal(core->queued_bytes, 0);
+    tell(&t.l, get_of(&t, digests));
+    expect_answer(&t.l, WIRE_DOCUMENTS, "");
+    end(&t);
+}
+
 /* --- to a decode worker --------------------------------------------------------------------------------------- */
 
 static bool is_verdict(rig *r, size_t from, size_t to, wire_type type)
@@ -307,6 +364,8 @@ int main(void)
         cmocka_unit_test(forged_documents_are_refused_with_their_findings),
         cmocka_unit_test(a_roster_has_no_documents_of_others),
         cmocka_unit_test(documents_that_nobody_asked_for_are_not_kept),
+        cmocka_unit_test(documents_are_for_those_that_shook_hands_and_each_once),
+        cmocka_unit_test(answers_that_were_not_sent_yet_are_bounded),
         cmocka_unit_test(verdicts_and_settled_are_of_who_was_asked_and_of_what),
         cmocka_unit_test(checksums_are_of_pieces_that_the_plan_has),
     };

@@ -107,6 +107,7 @@ void core_send_to(node_core *core, core_link link, const char *to, wire_message 
     core_action_free(&out->action, out->data, out);
     core->statistics.messages_out++;
     core->statistics.message_bytes_out += size;
+    core->queued_bytes += size;
 }
 
 void core_send(node_core *core, core_line *line, wire_message *message)
@@ -129,6 +130,12 @@ void core_send_error(node_core *core, core_link link, const wire_message *about,
     if (reasons)
         core_send_reasons(core, link, about, reasons);
     kvferry_report_free(reasons);
+}
+
+void core_send_hello_missing(node_core *core, core_link link, const wire_message *about)
+{
+    core_send_error(core, link, about, "hello_missing", "a handshake before it", "none",
+                    base_format("%s of a worker that is not known", wire_type_name(about->type)));
 }
 
 static void fill_hello(node_core *core, wire_message *message, wire_member *self)

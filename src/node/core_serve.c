@@ -183,8 +183,7 @@ static core_target *speaker(node_core *core, core_link link, core_line *line, co
         return target;
     }
     core->statistics.ignored++;
-    core_send_error(core, link, message, "hello_missing", "a handshake before it", "none",
-                    base_format("%s of a decode worker that is not known", wire_type_name(message->type)));
+    core_send_hello_missing(core, link, message);
     return NULL;
 }
 

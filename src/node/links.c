@@ -165,15 +165,18 @@ links_link *links_add(node_links *links, core_link id)
     link->id = id;
     link->links = links;
     link->probe = -1;
-    HASH_ADD(by_id, links->by_id, id, sizeof(link->id), link);
-    if (!link->by_id.tbl) { /* the table had no memory */
+    link->debt = links_debt_create(links);
+    if (link->debt)
+        HASH_ADD(by_id, links->by_id, id, sizeof(link->id), link);
+    if (!link->by_id.tbl) { /* it or the table had no memory */
+        links_debt_release(link->debt);
         free(link);
         return NULL;
     }
     return link;
 }
 
-static links_link *find(const node_links *links, core_link id)
+links_link *links_find(const node_links *links, core_link id)
 {
     links_link *link;
     HASH_FIND(by_id, links->by_id, &id, sizeof(id), link);
@@ -188,21 +191,6 @@ void links_mark_dirty(links_link *link)
     DL_APPEND2(link->links->dirty, link, dirty_prev, dirty_next);
 }
 
-static void drop_waiting(links_link *link)
-{
-    links_message *message, *next;
-    DL_FOREACH_SAFE(link->waiting, message, next)
-    {
-        zmq_msg_close(&message->message);
-        free(message);
-    }
-    link->waiting = NULL;
-    link->waiting_bytes = 0;
-    if (link->waits)
-        DL_DELETE2(link->links->waits, link, wait_prev, wait_next);
-    link->waits = false;
-}
-
 void links_end(links_link *link, core_link_end how)
 {
     if (link->ended)
@@ -215,7 +203,8 @@ void links_end(links_link *link, core_link_end how)
 void links_free(links_link *link)
 {
     node_links *links = link->links;
-    drop_waiting(link);
+    links_drop_waiting(link);
+    links_debt_release(link->debt);
     if (link->incoming)
         links_in_forget(link);
     else
@@ -230,7 +219,7 @@ void links_free(links_link *link)
 
 void node_links_close_one(node_links *links, core_link id)
 {
-    links_link *link = find(links, id);
+    links_link *link = links_find(links, id);
     if (link)
         links_free(link);
 }
@@ -244,63 +233,6 @@ bool node_links_next_end(node_links *links, core_link *id, core_link_end *how)
     *how = link->how;
     links_free(link);
     return true;
-}
-
-/* --- sending ---------------------------------------------------------------------------------- */
-
-static int try_send(links_link *link, zmq_msg_t *message)
-{
-    return link->incoming ? links_in_send(link, message) : links_out_send(link, message);
-}
-
-static void wait_to_send(links_link *link, zmq_msg_t *message)
-{
-    node_links *links = link->links;
-    size_t size = zmq_msg_size(message);
-    links_message *kept = link->waiting_bytes + size <= 2 * links->options.max_message_bytes
-                              ? malloc(sizeof(*kept))
-                              : NULL;
-    if (!kept) {
-        links->options.log(links->options.log_context, KVFERRY_LOG_DEBUG,
-                           "a message to a slow peer was dropped: link %llu, %zu bytes",
-                           (unsigned long long)link->id, size);
-        return;
-    }
-    zmq_msg_init(&kept->message);
-    zmq_msg_move(&kept->message, message);
-    link->waiting_bytes += size;
-    DL_APPEND(link->waiting, kept);
-    if (!link->waits)
-        DL_APPEND2(links->waits, link, wait_prev, wait_next);
-    link->waits = true;
-}
-
-void node_links_send(node_links *links, core_link id, const void *data, size_t size)
-{
-    links_link *link = find(links, id);
-    zmq_msg_t message;
-    if (!link || link->ended || zmq_msg_init_size(&message, size) != 0)
-        return;
-    if (size)
-        memcpy(zmq_msg_data(&message), data, size);
-    if (link->waits || try_send(link, &message) == 0)
-        wait_to_send(link, &message);
-    zmq_msg_close(&message);
-}
-
-static void send_waiting(links_link *link)
-{
-    while (link->waiting && !link->ended) {
-        links_message *first = link->waiting;
-        size_t size = zmq_msg_size(&first->message);
-        if (try_send(link, &first->message) == 0)
-            return;
-        link->waiting_bytes -= size;
-        DL_DELETE(link->waiting, first);
-        zmq_msg_close(&first->message);
-        free(first);
-    }
-    drop_waiting(link);
 }
 
 /* --- turns ------------------------------------------------------------------------------------ */
@@ -318,7 +250,7 @@ void node_links_turn(node_links *links, uint64_t now)
         links_probe_turn(link, now);
     if (links->waits && (now >= links->next_try || links->woken)) {
         DL_FOREACH_SAFE2(links->waits, link, next, wait_next)
-            send_waiting(link);
+        links_send_waiting(link);
         links->next_try = now + LINKS_RETRY_NS;
     }
     links->woken = false;

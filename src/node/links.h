@@ -47,8 +47,11 @@ void node_links_named(node_links *links, core_link link, const node_address *add
                       const char *why);
 void node_links_close_one(node_links *links, core_link link);
 
-/* Sends, or keeps it while the peer is slow, or drops it: when two of the longest messages are
- * kept. */
+/*
+ * Sends, or keeps it while the peer is slow, or drops it: when the link holds two of the longest
+ * messages, or as much as all links may still hold, which is eight of the longest together. That
+ * is counted in bytes, until they are with the kernel.
+ */
 void node_links_send(node_links *links, core_link link, const void *data, size_t size);
 
 /* --- what happens ----------------------------------------------------------------------------- */
@@ -72,6 +75,9 @@ uint64_t node_links_next_time(const node_links *links);
 
 /* Whether something could not be sent yet. */
 bool node_links_pending(const node_links *links);
+
+/* Bytes of messages that wait to be sent, and of those that ZeroMQ holds for that. */
+uint64_t node_links_held(const node_links *links);
 
 uint64_t node_links_malformed(const node_links *links);
 uint64_t node_links_refused_keys(const node_links *links);

@@ -3,6 +3,8 @@
 #define KVFERRY_NODE_LINKS_INTERNAL_H
 
 #define HASH_NONFATAL_OOM 1
+#include <stdatomic.h>
+
 #include <uthash.h>
 #include <utlist.h>
 
@@ -11,7 +13,7 @@
 #include "node/watch.h"
 
 enum {
-    LINKS_SEND_HWM = 512,   /* messages to a connection that ZeroMQ holds */
+    LINKS_SEND_HWM = 512,   /* messages to a connection that ZeroMQ holds; bytes: links_send.c */
     LINKS_RECEIVE_HWM = 64, /* and from one, whoever it is */
     LINKS_LINGER_MS = 200,
     LINKS_RETRY_NS = 5000000,    /* between tries to send what a slow peer did not take */
@@ -25,6 +27,13 @@ typedef struct links_message { /* waits to be sent */
     struct links_message *prev, *next;
 } links_message;
 
+/* The bytes of messages that wait or that ZeroMQ holds: its threads tell when one is gone. */
+typedef struct links_debt {
+    _Atomic(uint64_t) bytes;
+    _Atomic(size_t) users; /* the link and its messages */
+    struct node_links *links;
+} links_debt;
+
 typedef struct links_link {
     core_link id;
     UT_hash_handle by_id;
@@ -33,7 +42,7 @@ typedef struct links_link {
     struct links_link *end_prev, *end_next; /* in `ends` */
 
     links_message *waiting; /* could not be sent yet */
-    uint64_t waiting_bytes;
+    links_debt *debt;
     struct links_link *wait_prev, *wait_next; /* in `waits` while there are any */
     bool waits;
 
@@ -73,6 +82,7 @@ struct node_links {
     uint64_t last_monitor;
     uint64_t next_try; /* for those in `waits` */
     uint64_t malformed, refused_keys;
+    _Atomic(uint64_t) debt;  /* of all links, those that are gone with it */
     kvferry_report *trouble; /* of the allow-list */
     node_once once;
 };
@@ -82,9 +92,17 @@ struct node_links {
 /* Options of every socket to or at such an address; curve ones apart. */
 bool links_configure(node_links *links, void *socket, const node_address *address);
 links_link *links_add(node_links *links, core_link id);
+links_link *links_find(const node_links *links, core_link id);
 void links_mark_dirty(links_link *link);
 void links_end(links_link *link, core_link_end how);
 void links_free(links_link *link);
+
+/* --- links_send.c ----------------------------------------------------------------------------- */
+
+links_debt *links_debt_create(node_links *links);
+void links_debt_release(links_debt *debt);
+void links_drop_waiting(links_link *link);
+void links_send_waiting(links_link *link);
 
 /* --- links_in.c ------------------------------------------------------------------------------- */
 

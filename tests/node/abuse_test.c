@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Malformed bytes and messages to a live node, on both of its ports: abuse_test [COUNT]. It goes on
- * serving a good peer, and its memory is flat.
+ * Malformed bytes and messages to a live node, on both of its ports, and peers that do not read: abuse_test
+ * [COUNT]. It goes on serving a good peer, and its memory is flat.
  */
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <zmq.h>
 
 #include "nodes.h"
+#include "wire/wire.h"
 
 enum { SAMPLES_MAX = 64, SAMPLE_BYTES = 4096, FLAT_KIB = 32 * 1024 };
 
@@ -160,11 +161,80 @@ static void test_bytes(void **state)
     worker_close(&prefill);
 }
 
+enum { DEAF = 24, GETS = 40, SAME = 2000, STATUSES = 4000 };
+
+static void send_as(void *dealer, wire_message *message)
+{
+    void *data;
+    size_t size;
+    message->major = WIRE_MAJOR;
+    message->engine_id = "deaf";
+    message->transfer_id = "";
+    strcpy(message->sender, "00000000000000aa");
+    assert_int_equal(wire_encode(message, &data, &size), KVFERRY_OK);
+    assert_int_equal(zmq_send(dealer, data, size, 0), (int)size);
+    free(data);
+}
+
+/* A peer that takes in next to nothing of what it asks for. */
+static void *open_deaf(void *context, const char *address)
+{
+    const int one = 1, little = 4096, none = 0;
+    void *dealer = zmq_socket(context, ZMQ_DEALER);
+    zmq_setsockopt(dealer, ZMQ_RCVHWM, &one, sizeof(one));
+    zmq_setsockopt(dealer, ZMQ_RCVBUF, &little, sizeof(little));
+    zmq_setsockopt(dealer, ZMQ_LINGER, &none, sizeof(none));
+    assert_int_equal(zmq_connect(dealer, address), 0);
+    return dealer;
+}
+
+/* They ask for much, and do not read it: the node holds a bounded part, and serves others. */
+static void test_peers_that_do_not_read(void **state)
+{
+    (void)state;
+    worker prefill, decode;
+    kvferry_node_options options = nodes_options("p");
+    options.max_message_bytes = 1 << 20;
+    worker_open(&prefill, &(rig_shape){.engine_id = "p", .tps = 1, .pps = 1}, &options);
+    worker_open_alone(&decode, "d");
+    expect_moved(&prefill, &decode, "before", from, to, 4);
+    char digest[WIRE_DIGEST_TEXT];
+    const char *digests[SAME];
+    void *document, *dealers[DEAF], *context = zmq_ctx_new();
+    size_t size;
+    assert_int_equal(kvferry_layout_write_msgpack(prefill.layout, &document, &size), KVFERRY_OK);
+    wire_digest(document, size, digest);
+    kvferry_free(document);
+    for (int i = 0; i < SAME; i++)
+        digests[i] = digest;
+    uint64_t seen = statistics_of(&prefill).messages_in;
+    long flat = memory_kib();
+    for (int i = 0; i < DEAF; i++) {
+        dealers[i] = open_deaf(context, kvferry_node_address(prefill.node));
+        for (int k = 0; k < GETS; k++)
+            send_as(dealers[i], &(wire_message){.type = WIRE_GET,
+                                                .body.documents = {.digests = digests, .count = SAME}});
+        for (int k = 0; k < STATUSES; k++)
+            send_as(dealers[i], &(wire_message){.type = WIRE_STATUS});
+        seen += GETS + STATUSES;
+        catch_up(&prefill, seen);
+    }
+    assert_in_range(statistics_of(&prefill).message_bytes_out, 2 * FLAT_KIB * 1024ull, UINT64_MAX);
+    assert_in_range(memory_kib(), 0, flat + FLAT_KIB);
+    expect_moved(&prefill, &decode, "after", from, to, 5);
+    for (int i = 0; i < DEAF; i++)
+        zmq_close(dealers[i]);
+    zmq_ctx_term(context);
+    worker_close(&decode);
+    worker_close(&prefill);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_messages),
         cmocka_unit_test(test_bytes),
+        cmocka_unit_test(test_peers_that_do_not_read),
     };
     count = argc > 1 ? strtoul(argv[1], NULL, 10) : count;
     return cmocka_run_group_tests(tests, read_samples, NULL);
