@@ -117,6 +117,15 @@ def test_a_load_that_is_given_up_is_reported_as_failed(prefill, decode):
     assert not decode.node.abort(Side.DECODE, "t")
 
 
+def test_ids_that_the_node_does_not_take_end_no_worker(prefill, decode):
+    bad = "a\0b"
+    prefill.start(Metadata(expected=[bad], offers=[Offer("p1", bad, 16, [(0, [3])])], withdrawn=[bad]))
+    assert prefill.results().finished_sending == {"p1"}
+    renewal = Renewal(bad, "prefill-0", prefill.node.address)
+    decode.start(Metadata(asks=[ask_of(prefill, bad, [5])], aborted=[bad], renewed=[renewal]))
+    assert decode.results().failed_recving == {"d1"}
+
+
 def test_a_lease_is_renewed_at_an_engine_that_nothing_was_loaded_from(prefill, decode):
     prefill.start(Metadata(offers=[Offer("p1", "t", 16, [(0, [3])])]))
     renewal, lefts = Renewal("t", "prefill-0", prefill.node.address), [0, 0]

@@ -173,7 +173,7 @@ class Worker:
         for renewal in metadata.renewed:
             self._renew(renewal)
         for transfer_id in metadata.withdrawn:
-            self.node.abort(Side.PREFILL, transfer_id)
+            self._try(self.node.abort, Side.PREFILL, transfer_id)
         loads = [ask for ask in metadata.asks if ask.groups]
         for ask in metadata.asks:
             if not ask.groups:
@@ -191,7 +191,7 @@ class Worker:
                 self._ask(ask)
             for transfer_id in metadata.aborted:
                 if transfer_id in self._receiving:  # an ask that was refused may be for another request's id
-                    self.node.abort(Side.DECODE, transfer_id)
+                    self._try(self.node.abort, Side.DECODE, transfer_id)
 
     @staticmethod
     def _try(call: Any, *arguments: Any) -> None:
@@ -224,8 +224,8 @@ class Worker:
             logger.error("kvferry: request %s cannot be offered: %s", offer.request_id, error)
             self.stats.count("sends_failed")
             self._results.finished_sending.add(offer.request_id)
-            if not error.codes & TOLD_ALREADY:
-                self.node.abort(Side.PREFILL, offer.transfer_id)  # who waits for it fails now, not at the lease's end
+            if not error.codes & TOLD_ALREADY:  # who waits for it fails now, not at the lease's end
+                self._try(self.node.abort, Side.PREFILL, offer.transfer_id)
             return
         self._sending[offer.transfer_id] = offer.request_id
 
