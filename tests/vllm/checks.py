@@ -294,7 +294,7 @@ async def damage(rig: Rig, samples: Samples) -> str:
     try:
         for kind in rig.pair.model.damages:
             found = await wrong(kind)
-            if found <= -(-len(asked) // 100):
+            if found <= rig.tally.allowed(len(asked)):
                 raise Failed(
                     f"{kind} was zeroed on the way, and {len(asked) - found} of {len(asked)} answers are right"
                 )
@@ -309,7 +309,7 @@ async def accuracy(rig: Rig, samples: Samples) -> str:
     """All answers together, within one of a hundred of a server alone."""
     if not rig.tally.asked:
         raise Failed("no answer was compared")
-    if rig.tally.wrong > -(-rig.tally.asked // 100):
+    if rig.tally.wrong > rig.tally.allowed(rig.tally.asked):
         raise Failed(f"{rig.tally.wrong} of {rig.tally.asked} answers are not those of a server alone")
     seconds = sorted(rig.tally.first_seconds)
     return f"{rig.tally.asked - rig.tally.wrong} of {rig.tally.asked} right" + (
