@@ -25,17 +25,21 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
-from aiohttp import (
-    ClientConnectorError,
-    ClientError,
-    ClientResponse,
-    ClientSession,
-    ClientTimeout,
-    ServerTimeoutError,
-    TCPConnector,
-    web,
-)
-from multidict import CIMultiDict
+try:
+    from aiohttp import (
+        ClientConnectorError,
+        ClientError,
+        ClientResponse,
+        ClientSession,
+        ClientTimeout,
+        ServerTimeoutError,
+        TCPConnector,
+        web,
+    )
+    from multidict import CIMultiDict
+except ImportError as error:
+    message = f"kvferry.proxy needs aiohttp, of its extra `proxy`: pip install 'kvferry[proxy]'; {error}"
+    raise ImportError(message, name=error.name, path=error.path) from error
 
 from kvferry._servers import (
     BOOTSTRAP_PORT,

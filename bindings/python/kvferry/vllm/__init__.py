@@ -13,7 +13,10 @@ __all__ = ["KvferryConnector"]
 
 def __getattr__(name: str) -> Any:
     if name == "KvferryConnector":
-        from kvferry.vllm.connector import KvferryConnector
+        from kvferry.vllm import _version
 
+        with _version.importing():
+            from kvferry.vllm.connector import KvferryConnector
+        _version.warn_of_another()
         return KvferryConnector
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -22,6 +22,7 @@ from kvferry.report import Refused
 from kvferry.vllm import layout as vllm_layout
 from kvferry.vllm._gpu import GPUS, stand_in
 from kvferry.vllm._gpu import STUBS as GPU_STUBS
+from kvferry.vllm._version import importing, warn_of_another
 
 #: What is not the running server's.
 STUBS = (
@@ -271,9 +272,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
     gpu = _asked_gpu(sys.argv[1:] if arguments is None else arguments)
     try:
-        if gpu in GPUS:
-            stand_in(gpu)
-        from vllm.engine.arg_utils import EngineArgs
+        with importing():
+            if gpu in GPUS:
+                stand_in(gpu)
+            from vllm.engine.arg_utils import EngineArgs
+        warn_of_another()
     except ImportError as error:
         print(f"kvferry.vllm.layout: vLLM is needed and cannot be imported: {error}", file=sys.stderr)
         return 2
@@ -286,7 +289,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for stub in STUBS + (GPU_STUBS if given.gpu else ()):
             print(f"kvferry.vllm.layout: stubbed: {stub}", file=sys.stderr)
         engine_id = given.engine_id or os.path.basename(os.path.normpath(engine_args.model))
-        found = list(describe_workers(engine_args, engine_id))
+        with importing():
+            found = list(describe_workers(engine_args, engine_id))
     except Refused as refused:
         for reason in refused.reasons:
             print(f"kvferry.vllm.layout: {reason}", file=sys.stderr)

@@ -19,9 +19,7 @@ from kvferry.layout import Layout, Worker
 from kvferry.report import Reason, Refused
 from kvferry.vllm._facts import LayerFacts, ModelFacts, View, model_facts, parallel_reasons
 from kvferry.vllm._streams import KINDS, PAGED, STATE, UNCARRIED, Page, Stream, add_streams, content_of
-
-#: The versions of vLLM that this was tested with.
-TESTED = ("0.32",)
+from kvferry.vllm._version import TESTED, importing
 
 
 @dataclass(frozen=True)
@@ -74,7 +72,7 @@ def _spec_reasons(config: Any) -> Iterable[Reason]:
             if name in KINDS or name in seen:
                 continue
             seen.add(name)
-            why = UNCARRIED.get(name, "it is none that vLLM 0.32 has")
+            why = UNCARRIED.get(name, f"it is none that vLLM {', '.join(TESTED)} has")
             yield Reason(
                 code="spec_unknown",
                 layer=layer,
@@ -225,7 +223,9 @@ def document_from_vllm(
         raise Refused.of(reasons)
     specs = {layer: spec for group in kv_cache_config.transfer_groups for layer, spec in layer_specs(group).items()}
     views = {layer: View.from_tensor(kv_caches[layer]) for layer in specs if layer in kv_caches}
-    return describe(kv_cache_config, views, model_facts(vllm_config, specs, worker), engine_id)
+    with importing():
+        facts = model_facts(vllm_config, specs, worker)
+    return describe(kv_cache_config, views, facts, engine_id)
 
 
 # --- files ---------------------------------------------------------------------------------------
