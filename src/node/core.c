@@ -48,6 +48,7 @@ kvferry_status core_create(const core_options *options, const kvferry_layout *la
     if (!made)
         return KVFERRY_NO_MEMORY;
     made->now = now;
+    made->place = "";
     made->random = options->seed;
     made->next_line = made->next_peer = made->next_write = made->next_query = 1;
     kvferry_status status = copy_options(made, options) ? KVFERRY_OK : KVFERRY_NO_MEMORY;
@@ -124,10 +125,11 @@ static void bad_message(node_core *core, core_link link, core_line *line, kvferr
     core->statistics.malformed++;
     if (status == KVFERRY_UNSUPPORTED && message->major != WIRE_MAJOR) {
         core_refused(core, *message->engine_id ? message->engine_id : "unknown",
-                     *message->sender ? message->sender : "unknown", report);
+                     core_who(*message->sender ? message->sender : "unknown", core->place), report);
         other_version(core, line, report);
     } else {
-        core_log(core, KVFERRY_LOG_DEBUG, "engine %s, worker %s: %s", message->engine_id, message->sender,
+        core_log(core, KVFERRY_LOG_DEBUG, "engine %s, worker %s: %s", message->engine_id,
+                 core_who(message->sender, core->place),
                  core_reasons_text(report, "a message that cannot be read"));
     }
     if (message->type == WIRE_ERROR)
@@ -233,7 +235,7 @@ static bool check_key(node_core *core, core_link link, const core_line *line, co
     if (kvferry_report_create(&report) != KVFERRY_OK)
         return false;
     core_name_speaks(core, message->sender, its, report);
-    core_refused(core, message->engine_id, base_format("incarnation %s by key %.64s", message->sender, its), report);
+    core_refused(core, message->engine_id, core_who(base_format("incarnation %s by key %.64s", message->sender, its), core->place), report);
     if (message->type == WIRE_HELLO)
         core_send_hello(core, link, message->sender, WIRE_WELCOME, false, report);
     else if (message->type != WIRE_ERROR && message->type != WIRE_BYE && message->type != WIRE_PONG)
@@ -311,8 +313,8 @@ static void dispatch(node_core *core, core_link link, core_line *line, const cha
     }
 }
 
-void core_received(node_core *core, core_link link, const char *key, const void *data, size_t size,
-                   uint64_t now)
+void core_received(node_core *core, core_link link, const char *key, const char *place, const void *data,
+                   size_t size, uint64_t now)
 {
     core->now = base_max(core->now, now);
     core->statistics.messages_in++;
@@ -323,10 +325,12 @@ void core_received(node_core *core, core_link link, const char *key, const void 
     wire_message message;
     kvferry_status status = wire_decode(data, size, &message, report);
     core_line *line = core_line_find(core, link);
+    core->place = line && line->outgoing ? line->address : place ? place : "";
     if (status == KVFERRY_OK)
         dispatch(core, link, line, key ? key : "", &message);
     else
         bad_message(core, link, line, status, &message, report);
+    core->place = "";
     wire_message_end(&message);
     kvferry_report_free(report);
 }

@@ -100,9 +100,9 @@ bool core_next_effect(node_core *core, core_effect *effect);
 /* Every call takes the time, in nanoseconds, of a clock that never goes back. Effects and events may be there after each. */
 
 /* `key`: by which the peer that the link came from proved who it is, as 64 hexadecimal digits; NULL: none. Of a link that
- * the core opened it is that of the address. */
-void core_received(node_core *core, core_link link, const char *key, const void *data, size_t size,
-                   uint64_t now);
+ * the core opened it is that of the address. `place`: the host that the message came from, for the log; NULL: not known. */
+void core_received(node_core *core, core_link link, const char *key, const char *place, const void *data,
+                   size_t size, uint64_t now);
 void core_link_ended(node_core *core, core_link link, core_link_end how, uint64_t now);
 
 /* Addresses of an engine's workers; engine_id as found. status not KVFERRY_OK: with reasons. */

@@ -368,7 +368,7 @@ void core_received_documents(node_core *core, core_link link, const wire_message
         core_document_release(core, document);
     }
     if (kvferry_report_count(report)) {
-        core_refused(core, message->engine_id, message->sender, report);
+        core_refused(core, message->engine_id, core_who(message->sender, core->place), report);
         core_send_reasons(core, link, message, report);
     }
     core_line *line = core_line_find(core, link);

@@ -384,6 +384,7 @@ struct node_core {
     char incarnation[WIRE_INCARNATION_TEXT];
     uint64_t now, random;
     uint64_t next_line, next_peer, next_write, next_query;
+    const char *place; /* where the message that is looked at came from; "" not known, or none is */
     bool draining, leaving, left;
     bool keyed; /* links have keys */
     struct core_name *names, *name_list;
@@ -450,6 +451,8 @@ void core_log_supply(node_core *core, kvferry_log_level level, const core_supply
 /* A worker in words for a log line, in a buffer of base_format: "decode-0 tp1/4 pp0/1, incarnation ...". */
 const char *core_worker_words(const char *engine_id, const kvferry_worker *worker, const char *incarnation);
 void core_count_refused(node_core *core, const char *code);
+/* A worker and the host that it speaks from, "" not known, in a buffer of base_format. */
+const char *core_who(const char *who, const char *place);
 /* A refused peer: logged once for each place and code, counted every time. */
 void core_refused(node_core *core, const char *engine_id, const char *who, const kvferry_report *reasons);
 uint64_t core_random(node_core *core);

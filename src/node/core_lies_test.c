@@ -205,6 +205,40 @@ static void a_roster_has_no_documents_of_others(void **state)
     end(&t);
 }
 
+static char refusal[1024]; /* the last line about one */
+
+static void keep_refusal(void *context, kvferry_log_level level, const char *line)
+{
+    (void)context, (void)level;
+    if (strstr(line, ": refused, "))
+        snprintf(refusal, sizeof(refusal), "%s", line);
+}
+
+/* A refused hello, and a refusal that comes after its documents. */
+static void the_log_says_where_a_liar_is(void **state)
+{
+    (void)state;
+    rig *r = rig_create();
+    r->options.log = keep_refusal;
+    size_t p = rig_engine(r, "prefill", 1, 1);
+    liar l = make_liar(r, p, "evil");
+    set_roster(&l, kvferry_layout_worker(l.layout));
+    l.place = "192.0.2.1";
+    wire_message hello = hello_of(WIRE_HELLO, &l.roster);
+    hello.body.hello.engine = "another";
+    tell(&l, hello);
+    expect_answer(&l, WIRE_WELCOME, "transfer_engine_differs");
+    assert_non_null(strstr(refusal, EVIL_NAME " at 192.0.2.1: refused, transfer_engine_differs"));
+    r->nodes[p].reaches_nobody = true;
+    tell(&l, hello_of(WIRE_HELLO, &l.roster));
+    expect_answer(&l, WIRE_GET, "");
+    l.place = NULL;
+    say_documents(&l, l.document, l.document_size);
+    assert_non_null(strstr(refusal, EVIL_NAME " at 192.0.2.1: refused, peer_lost"));
+    end_liar(&l);
+    rig_free(r);
+}
+
 static void documents_that_nobody_asked_for_are_not_kept(void **state)
 {
     (void)state;
@@ -268,7 +302,7 @@ static void answers_that_were_not_sent_yet_are_bounded(void **state)
     size_t size;
     assert_int_equal(wire_encode(&get, &data, &size), KVFERRY_OK);
     for (int i = 0; i < 100; i++)
-        core_received(core, t.l.link, t.l.key, data, size, t.r->now);
+        core_received(core, t.l.link, t.l.key, NULL, data, size, t.r->now);
     free(data);
     assert_in_range(core->queued_bytes, 10 * core->document->size, 12 * core->document->size);
     core_effect effect;
@@ -363,6 +397,7 @@ int main(void)
         cmocka_unit_test(forged_rosters_are_malformed),
         cmocka_unit_test(forged_documents_are_refused_with_their_findings),
         cmocka_unit_test(a_roster_has_no_documents_of_others),
+        cmocka_unit_test(the_log_says_where_a_liar_is),
         cmocka_unit_test(documents_that_nobody_asked_for_are_not_kept),
         cmocka_unit_test(documents_are_for_those_that_shook_hands_and_each_once),
         cmocka_unit_test(answers_that_were_not_sent_yet_are_bounded),

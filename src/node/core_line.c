@@ -50,7 +50,7 @@ core_line *core_line_accept(node_core *core, core_link link, const char *key)
     core_line *line = core_line_find(core, link);
     if (line)
         return line;
-    line = add_line(core, link, "");
+    line = add_line(core, link, core->place);
     if (line)
         snprintf(line->key, sizeof(line->key), "%s", key);
     return line;

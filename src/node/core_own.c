@@ -175,7 +175,7 @@ void core_received_sibling(node_core *core, core_link link, const char *key, con
         line->use = CORE_USE_SIBLING;
         memcpy(line->peer, message->sender, sizeof(line->peer));
         if (!check_sibling(core, key, message, report)) {
-            core_refused(core, message->engine_id, message->sender, report);
+            core_refused(core, message->engine_id, core_who(message->sender, core->place), report);
             core_send_hello(core, link, message->sender, WIRE_WELCOME, false, report);
             core_line_close(core, line);
         } else {

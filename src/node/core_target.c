@@ -141,7 +141,7 @@ void core_target_line_ended(node_core *core, core_line *line)
 
 static void refuse(node_core *core, core_link link, const wire_message *message, const kvferry_report *reasons)
 {
-    core_refused(core, message->engine_id, message->sender, reasons);
+    core_refused(core, message->engine_id, core_who(message->sender, core->place), reasons);
     core_send_hello(core, link, message->sender, WIRE_WELCOME, false, reasons);
 }
 
@@ -172,7 +172,8 @@ static void join(node_core *core, core_target *target, core_line *line)
 /* It shook hands, but cannot be served. */
 static void turn_away(node_core *core, core_target *target, const kvferry_report *reasons, const char *text)
 {
-    core_refused(core, target->engine_id, target->incarnation, reasons);
+    core_refused(core, target->engine_id, core_who(target->incarnation, target->line ? target->line->address : ""),
+                 reasons);
     if (target->line)
         core_send_hello(core, target->line->id, target->incarnation, WIRE_WELCOME, false, reasons);
     core_target_lost(core, target, core_reasons_code(reasons, "no_memory"), text);

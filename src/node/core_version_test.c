@@ -107,6 +107,29 @@ static void the_log_names_both_versions_once(void **state)
     rig_free(r);
 }
 
+/* Of one that cannot be read nothing else is known: the line says where it is, once for each place. */
+static void the_log_says_where_one_of_another_version_is(void **state)
+{
+    (void)state;
+    static const char strange[] = "\x82\xa7" "kvferry\x92\x02\x00\xa4type\xa5" "hello";
+    rig *r = rig_create();
+    r->options.log = keep_warnings;
+    size_t p = rig_engine(r, "prefill", 1, 1);
+    node_core *core = r->nodes[p].core;
+    warnings = 0;
+    for (core_link link = 1000; link < 1006; link += 2)
+        core_received(core, link, NULL, "192.0.2.1", strange, sizeof(strange) - 1, r->now);
+    assert_int_equal(warnings, 1);
+    assert_non_null(strstr(last_warning, " at 192.0.2.1: refused, message_version"));
+    core_received(core, 1006, NULL, "192.0.2.2", strange, sizeof(strange) - 1, r->now);
+    assert_int_equal(warnings, 2);
+    assert_non_null(strstr(last_warning, " at 192.0.2.2: refused, message_version"));
+    core_received(core, 1008, NULL, NULL, strange, sizeof(strange) - 1, r->now);
+    assert_int_equal(warnings, 3);
+    assert_non_null(strstr(last_warning, "unknown, unknown: refused, message_version"));
+    rig_free(r);
+}
+
 /* It died, so late bytes are waited for; but nothing waits for a silence of which there is none. */
 static void a_writer_that_comes_back_with_another_major_version_is_another(void **state)
 {
@@ -139,7 +162,7 @@ static void a_strange_version_of_one_that_has_spoken_ends_nothing(void **state)
     assert_int_equal(rig_ask(r, d, "t", p, 1, 8), KVFERRY_OK);
     for (size_t i = 0; i < r->link_count; i++)
         if (r->links[i].open && r->links[i].from == d)
-            core_received(r->nodes[d].core, r->links[i].out, "", strange, sizeof(strange) - 1, r->now);
+            core_received(r->nodes[d].core, r->links[i].out, "", NULL, strange, sizeof(strange) - 1, r->now);
     rig_quiet(r, d);
     refused_for_version(r, d);
     rig_finish(r, p, KVFERRY_OK);
@@ -173,6 +196,7 @@ int main(void)
         cmocka_unit_test(a_reader_of_another_major_version_is_refused_at_once),
         cmocka_unit_test(a_writer_of_another_major_version_is_refused_at_once),
         cmocka_unit_test(the_log_names_both_versions_once),
+        cmocka_unit_test(the_log_says_where_one_of_another_version_is),
         cmocka_unit_test(a_writer_that_comes_back_with_another_major_version_is_another),
         cmocka_unit_test(a_strange_version_of_one_that_has_spoken_ends_nothing),
         cmocka_unit_test(another_minor_version_with_fields_that_are_not_known_works),

@@ -100,6 +100,11 @@ void core_count_refused(node_core *core, const char *code)
 
 const node_codes *core_refusals(const node_core *core) { return &core->refusals; }
 
+const char *core_who(const char *who, const char *place)
+{
+    return *place ? base_format("%.120s at %.120s", who, place) : who;
+}
+
 void core_refused(node_core *core, const char *engine_id, const char *who, const kvferry_report *reasons)
 {
     const char *code = core_reasons_code(reasons, "no_memory");

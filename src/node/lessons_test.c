@@ -269,7 +269,7 @@ static void what_is_unknown_or_twice_is_counted_and_ignored(void **state)
     core_write_ended(t.r->nodes[t.p].core, 77, KVFERRY_OK, "", t.r->now);
     core_peer_lost(t.r->nodes[t.p].core, 77, "", t.r->now);
     core_link_ended(t.r->nodes[t.p].core, 777, CORE_LINK_LOST, t.r->now);
-    core_received(t.r->nodes[t.p].core, 778, NULL, "nonsense", 8, t.r->now);
+    core_received(t.r->nodes[t.p].core, 778, NULL, NULL, "nonsense", 8, t.r->now);
     rig_quiet(t.r, t.p);
     rig_quiet(t.r, t.d);
     assert_int_equal(counts_of(t.r, t.p).malformed, 1);
@@ -515,7 +515,7 @@ static void a_bad_message_is_answered_and_the_next_is_served(void **state)
     two t = begin(1, 1);
     const char *bad[] = {"", "\x81", "\xc1\xc1\xc1\xc1", "\x80", "\xdf\xff\xff\xff\xff"};
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
-        core_received(t.r->nodes[t.p].core, 1000 + 2 * i, NULL, bad[i], strlen(bad[i]), t.r->now);
+        core_received(t.r->nodes[t.p].core, 1000 + 2 * i, NULL, NULL, bad[i], strlen(bad[i]), t.r->now);
     assert_int_equal(counts_of(t.r, t.p).malformed, 5);
     offer(&t, t.p, "t");
     ask(&t, t.d, "t");

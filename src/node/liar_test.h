@@ -17,7 +17,7 @@ typedef struct liar {
     rig *r;
     size_t at; /* to this node */
     core_link link;
-    const char *key, *engine_id, *name, *address;
+    const char *key, *place, *engine_id, *name, *address;
     kvferry_layout *layout;
     void *document;
     size_t document_size;
@@ -78,7 +78,7 @@ static inline void tell(liar *l, wire_message message)
     assert_int_equal(wire_encode(&message, &data, &size), KVFERRY_OK);
     l->answer = WIRE_TYPES;
     l->code[0] = '\0';
-    core_received(node->core, l->link, l->key, data, size, l->r->now);
+    core_received(node->core, l->link, l->key, l->place, data, size, l->r->now);
     free(data);
     while (core_next_effect(node->core, &effect)) {
         if (effect.kind == CORE_SEND && effect.link == l->link)

@@ -263,6 +263,8 @@ bool node_links_receive(node_links *links, core_link *link, zmq_msg_t *message)
 
 const char *node_links_key(zmq_msg_t *message) { return zmq_msg_gets(message, "User-Id"); }
 
+const char *node_links_place(zmq_msg_t *message) { return zmq_msg_gets(message, "Peer-Address"); }
+
 bool node_links_busy(const node_links *links)
 {
     return links->router_dirty || links->router_monitor_dirty || links->zap_dirty || links->dirty ||

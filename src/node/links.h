@@ -64,6 +64,9 @@ bool node_links_receive(node_links *links, core_link *link, zmq_msg_t *message);
 /* By which key its sender proved who it is, as 64 hexadecimal digits; NULL: by none, or the link was opened from here. */
 const char *node_links_key(zmq_msg_t *message);
 
+/* The address of the host that it came from, without a port; NULL: not known. */
+const char *node_links_place(zmq_msg_t *message);
+
 /* The next link that ended and has not been told; it is gone with that. */
 bool node_links_next_end(node_links *links, core_link *link, core_link_end *how);
 

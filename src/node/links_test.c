@@ -15,6 +15,7 @@ static void test_messages_go_both_ways_in_order(void **state)
     send_text(&decode, 1, "one");
     expect_message(&prefill, &decode, "one");
     core_link first = prefill.last;
+    assert_string_equal(prefill.place, "127.0.0.1");
     assert_int_equal(first % 2, 0);
     send_text(&decode, 1, "two");
     send_text(&decode, 1, "three");

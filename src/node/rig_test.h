@@ -479,8 +479,8 @@ static inline bool rig_post_one(rig *r)
         else if (letter->lost)
             core_link_ended(node->core, letter->link, CORE_LINK_LOST, r->now);
         else
-            core_received(node->core, letter->link, r->nodes[letter->from].key, letter->data, letter->size,
-                          r->now);
+            core_received(node->core, letter->link, r->nodes[letter->from].key, NULL, letter->data,
+                          letter->size, r->now);
     }
     free(letter->data);
     free(letter);

@@ -26,6 +26,7 @@ typedef struct side {
     char log[4096];
     unsigned lines;
     core_link last; /* link of the last message or end */
+    char place[64]; /* of the last message */
 } side;
 
 static inline void take_line(void *context, kvferry_log_level level, const char *format, ...)
@@ -104,6 +105,8 @@ static inline bool receive(side *mine, side *other, int turns, char *text, size_
         size_t length = zmq_msg_size(&message) < size ? zmq_msg_size(&message) : size - 1;
         memcpy(text, zmq_msg_data(&message), length);
         text[length] = '\0';
+        const char *place = node_links_place(&message);
+        snprintf(mine->place, sizeof(mine->place), "%s", place ? place : "");
         zmq_msg_close(&message);
         return true;
     }

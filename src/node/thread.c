@@ -69,7 +69,7 @@ static void take_messages(thread_turn *turn, uint64_t now)
             bytes = zmq_msg_size(data);
         }
         core_received(turn->node->core, turn->messages[i].link, node_links_key(data),
-                      zmq_msg_data(data), zmq_msg_size(data), now);
+                      node_links_place(data), zmq_msg_data(data), zmq_msg_size(data), now);
         zmq_msg_close(data);
     }
 }

@@ -272,7 +272,8 @@ static void say(world *w)
             size_t at = (take(&w->in) * 8u + take(&w->in)) % size;
             ((uint8_t *)data)[at] = (uint8_t)take(&w->in);
         }
-        core_received(w->r->nodes[to].core, link, w->r->keyed ? EVIL_KEY : "", data, size, w->r->now);
+        core_received(w->r->nodes[to].core, link, w->r->keyed ? EVIL_KEY : "", NULL, data, size,
+                      w->r->now);
         free(data);
     }
     kvferry_report_free(p.reasons);

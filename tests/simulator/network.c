@@ -265,6 +265,6 @@ void sim_on_message(sim_world *world, sim_event *event)
         prolong(world, to, event);
     core_link link = to_acceptor ? connection->acceptor_link : connection->opener_link;
     sim_trace(world, "w%u gets %s on link %" PRIu64, to->slot, wire_type_name(event->type), link);
-    core_received(to->core, link, NULL, event->data, event->size, sim_clock(world, to));
+    core_received(to->core, link, NULL, NULL, event->data, event->size, sim_clock(world, to));
     sim_worker_after(world, to);
 }
