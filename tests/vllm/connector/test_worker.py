@@ -4,6 +4,7 @@
 from types import SimpleNamespace
 
 import pytest
+from vllm.config import KVTransferConfig, ParallelConfig
 
 from kvferry.node import Event, EventKind, Outcome, Side
 from kvferry.report import Reason, Refused
@@ -125,3 +126,32 @@ def test_an_aborted_load_is_no_loaded_one():
     results = worker.results()
     assert (results.finished_recving, results.failed_recving) == ({"r1"}, {"r1"})
     assert worker.stats.data == {"receives_aborted": 1}
+
+
+def group(rank, size):
+    return SimpleNamespace(rank_in_group=rank, world_size=size)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("127.0.0.1:9400", [f"127.0.0.1:{port}" for port in range(9400, 9408)]),
+        ("[::1]:9400", [f"[::1]:{port}" for port in range(9400, 9408)]),
+        ("*:0", ["*:0"] * 8),
+        ("no port", ["no port"] * 8),
+    ],
+)
+def test_each_worker_has_a_metrics_port_of_its_own(monkeypatch, given, expected):
+    """Two engines of two stages of two ranks, all with the same options."""
+    monkeypatch.setattr(half, "Node", lambda *_, **options: options["metrics_listen"])
+    found = []
+    for rank in range(8):
+        config = KVTransferConfig(kv_connector="KvferryConnector", kv_role="kv_consumer", engine_id="e")
+        config.kv_connector_extra_config = {"metrics_listen": given}
+        parallel = ParallelConfig()
+        parallel.data_parallel_index = rank // 4
+        monkeypatch.setattr(half, "get_pp_group", lambda rank=rank: group(rank // 2 % 2, 2))
+        monkeypatch.setattr(half, "get_tp_group", lambda rank=rank: group(rank % 2, 2))
+        made = half.Worker(SimpleNamespace(kv_transfer_config=config, parallel_config=parallel), SimpleNamespace())
+        found.append(made._open_node(None, []))
+    assert found == expected

@@ -15,7 +15,7 @@ from vllm.logger import init_logger
 from vllm.utils.network_utils import get_ip
 
 from kvferry import mooncake
-from kvferry._address import with_port
+from kvferry._address import for_rank, with_port
 from kvferry.layout import Layout
 from kvferry.layout import Worker as LayoutWorker
 from kvferry.node import Event, EventKind, LogLevel, Memory, Node, Outcome, Segment, Side, Table
@@ -130,7 +130,12 @@ class Worker:
         options["lease_ms"] = lease_ms(self._config)
         options.setdefault("transfer_ms", envs.VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT * 1000)
         options.setdefault("early_ms", EARLY_MS)
-        bootstrap = Bootstrap.of(self._vllm_config, host, get_tp_group().rank_in_group, get_pp_group().rank_in_group)
+        tp, pp = get_tp_group(), get_pp_group()
+        if "metrics_listen" in options:
+            engine = self._vllm_config.parallel_config.data_parallel_index
+            rank = (engine * pp.world_size + pp.rank_in_group) * tp.world_size + tp.rank_in_group
+            options["metrics_listen"] = for_rank(str(options["metrics_listen"]), rank)
+        bootstrap = Bootstrap.of(self._vllm_config, host, tp.rank_in_group, pp.rank_in_group)
         return Node(
             layout,
             segments,
