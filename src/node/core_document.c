@@ -78,6 +78,52 @@ bool core_document_fits(const core_document *document, const char *engine_id, co
     return false;
 }
 
+/* --- who waits for one --------------------------------------------------------------------------------- */
+
+static core_want *find_want(node_core *core, const char *digest)
+{
+    core_want *want;
+    HASH_FIND_STR(core->wants, digest, want);
+    return want;
+}
+
+static core_want *make_want(node_core *core, const char *digest)
+{
+    core_want *want = base_alloc(1, sizeof(*want));
+    if (!want)
+        return NULL;
+    memcpy(want->digest, digest, sizeof(want->digest));
+    HASH_ADD_STR(core->wants, digest, want);
+    if (want->hh.tbl)
+        return want;
+    free(want);
+    return NULL;
+}
+
+bool core_waiter_begin(node_core *core, core_waiter *waiter, const char *digest)
+{
+    core_want *want = find_want(core, digest);
+    if (!want)
+        want = make_want(core, digest);
+    if (want)
+        DL_APPEND(want->waiters, waiter);
+    waiter->want = want;
+    return want != NULL;
+}
+
+void core_waiter_end(node_core *core, core_waiter *waiter)
+{
+    core_want *want = waiter->want;
+    if (!want)
+        return;
+    waiter->want = NULL;
+    DL_DELETE(want->waiters, waiter);
+    if (want->waiters)
+        return;
+    HASH_DEL(core->wants, want);
+    free(want);
+}
+
 /* --- rosters --------------------------------------------------------------------------------------- */
 
 uint64_t core_worker_count(const kvferry_worker *worker)
@@ -136,8 +182,10 @@ static bool check_roster(const wire_roster *wire, kvferry_report *report)
 
 static void free_roster(node_core *core, core_roster *roster)
 {
-    for (size_t i = 0; roster->documents && i < roster->wire.count; i++)
+    for (size_t i = 0; i < roster->wire.count; i++) {
         core_document_release(core, roster->documents[i]);
+        core_waiter_end(core, &roster->waiters[i]);
+    }
     base_arena_free(&roster->arena);
     free(roster);
 }
@@ -150,8 +198,10 @@ static bool copy_roster(const wire_roster *wire, core_roster *roster)
     roster->wire.engine_id = base_arena_strdup(&roster->arena, wire->engine_id);
     roster->wire.members = base_arena_alloc(&roster->arena, count, sizeof(wire_member));
     roster->documents = base_arena_alloc(&roster->arena, count, sizeof(core_document *));
+    roster->waiters = base_arena_alloc(&roster->arena, count, sizeof(core_waiter));
     char *digests = base_alloc(count, WIRE_DIGEST_TEXT);
-    if (!roster->wire.engine_id || !roster->wire.members || !roster->documents || !digests) {
+    if (!roster->wire.engine_id || !roster->wire.members || !roster->documents || !roster->waiters ||
+        !digests) {
         free(digests);
         return false;
     }
@@ -170,21 +220,25 @@ static bool copy_roster(const wire_roster *wire, core_roster *roster)
     return true;
 }
 
-/* Those that are here. false: one is another worker's. */
-static bool find_documents(node_core *core, core_roster *roster, kvferry_report *report)
+/* Those that are here; the others are waited for. KVFERRY_REFUSED: one is another worker's. */
+static kvferry_status find_documents(node_core *core, core_roster *roster, kvferry_report *report)
 {
     for (size_t i = 0; i < roster->wire.count; i++) {
         const wire_member *member = &roster->wire.members[i];
         core_document *document = core_document_find(core, member->digest);
         if (document && !core_document_fits(document, roster->wire.engine_id, &member->worker, report))
-            return false;
+            return KVFERRY_REFUSED;
         roster->documents[i] = document;
-        if (document)
+        if (document) {
             document->uses++;
-        else
-            roster->missing++;
+            continue;
+        }
+        roster->waiters[i] = (core_waiter){.roster = roster, .index = i};
+        if (!core_waiter_begin(core, &roster->waiters[i], member->digest))
+            return KVFERRY_NO_MEMORY;
+        roster->missing++;
     }
-    return true;
+    return KVFERRY_OK;
 }
 
 kvferry_status core_roster_get(node_core *core, const wire_roster *wire, core_roster **roster,
@@ -210,16 +264,12 @@ kvferry_status core_roster_get(node_core *core, const wire_roster *wire, core_ro
     made = base_alloc(1, sizeof(*made));
     if (!made)
         return KVFERRY_NO_MEMORY;
-    bool copied = copy_roster(wire, made);
-    if (copied && !find_documents(core, made, report)) {
-        free_roster(core, made);
-        return KVFERRY_REFUSED;
-    }
-    if (copied)
+    status = copy_roster(wire, made) ? find_documents(core, made, report) : KVFERRY_NO_MEMORY;
+    if (status == KVFERRY_OK)
         HASH_ADD_STR(core->rosters, wire.digest, made);
-    if (!copied || !made->hh.tbl) {
+    if (!made->hh.tbl) {
         free_roster(core, made);
-        return KVFERRY_NO_MEMORY;
+        return status == KVFERRY_OK ? KVFERRY_NO_MEMORY : status;
     }
     made->uses = 1;
     core->roster_members += wire->count;
@@ -303,40 +353,37 @@ void core_received_get(node_core *core, core_link link, const core_line *line, c
     }
 }
 
-/* Gives the document to all that lack it. */
-static void hand_out(node_core *core, core_document *document, kvferry_report *report)
+static bool give(node_core *core, const core_waiter *waiter, core_document *document, kvferry_report *report)
 {
-    core_roster *roster, *next;
-    HASH_ITER(hh, core->rosters, roster, next) {
-        for (size_t i = 0; roster->missing && i < roster->wire.count; i++) {
-            if (roster->documents[i] || strcmp(roster->wire.members[i].digest, document->digest) != 0)
-                continue;
-            if (!core_document_fits(document, roster->wire.engine_id, &roster->wire.members[i].worker, report))
-                continue;
-            roster->documents[i] = document;
-            document->uses++;
-            roster->missing--;
-        }
-    }
-    core_own_document(core, document, report);
+    core_roster *roster = waiter->roster;
+    size_t i = waiter->index;
+    if (!roster)
+        return core_own_give(core, i, document, report);
+    if (!core_document_fits(document, roster->wire.engine_id, &roster->wire.members[i].worker, report))
+        return false;
+    roster->documents[i] = document;
+    document->uses++;
+    roster->missing--;
+    return true;
 }
 
-static bool wanted(node_core *core, const char *digest)
+/* Gives the document to all that lack it. false: it is nobody's own. */
+static bool hand_out(node_core *core, core_document *document, kvferry_report *report)
 {
-    core_roster *roster, *next;
-    HASH_ITER(hh, core->rosters, roster, next)
-        for (size_t i = 0; roster->missing && i < roster->wire.count; i++)
-            if (!roster->documents[i] && strcmp(roster->wire.members[i].digest, digest) == 0)
-                return true;
-    for (size_t i = 0; i < core->sibling_count; i++)
-        if (core->siblings[i].known && !core->siblings[i].document &&
-            strcmp(core->siblings[i].member.digest, digest) == 0)
-            return true;
-    return false;
+    core_want *want = find_want(core, document->digest);
+    core_waiter *waiter, *next;
+    bool any = false;
+    DL_FOREACH_SAFE(want->waiters, waiter, next) {
+        if (!give(core, waiter, document, report))
+            continue;
+        core_waiter_end(core, waiter); /* the last one frees the want */
+        any = true;
+    }
+    return any;
 }
 
 /* Asks for the rest, where the roster's documents did not fit into one message. */
-static void fetch_rest(node_core *core, core_line *line, size_t got)
+static void fetch_rest(node_core *core, core_line *line)
 {
     core_roster *roster = NULL;
     if (line && line->use == CORE_USE_GREETER)
@@ -345,7 +392,7 @@ static void fetch_rest(node_core *core, core_line *line, size_t got)
         roster = ((core_target *)line->user)->roster;
     else if (line && line->use == CORE_USE_LEADER)
         roster = core->fetching;
-    if (roster && roster->missing && got)
+    if (roster && roster->missing)
         core_roster_fetch(core, roster, line);
 }
 
@@ -355,26 +402,29 @@ void core_received_documents(node_core *core, core_link link, const wire_message
     kvferry_report *report = NULL;
     if (kvferry_report_create(&report) != KVFERRY_OK)
         return;
-    for (size_t i = 0; i < got->count; i++) {
+    bool any = false; /* is what somebody lacked: only then is it worth to ask for more */
+    for (size_t i = 0; i < got->count && kvferry_report_count(report) < WIRE_MAX_REASONS; i++) {
         char digest[WIRE_DIGEST_TEXT];
         wire_digest(got->documents[i], got->sizes[i], digest);
         core_document *document = NULL;
-        if (!wanted(core, digest)) {
+        if (!find_want(core, digest)) {
             core->statistics.ignored++;
             continue;
         }
         if (core_document_add(core, got->documents[i], got->sizes[i], &document, report) == KVFERRY_OK)
-            hand_out(core, document, report);
+            any |= hand_out(core, document, report);
         core_document_release(core, document);
     }
+    if (any)
+        core_own_documents(core);
     if (kvferry_report_count(report)) {
         core_refused(core, message->engine_id, core_who(message->sender, core->place), report);
         core_send_reasons(core, link, message, report);
     }
     core_line *line = core_line_find(core, link);
-    if (!kvferry_report_count(report)) /* one that sent what is wrong is not asked again at once */
-        fetch_rest(core, line, got->count);
-    else if (line && line->use == CORE_USE_GREETER)
+    if (any && !kvferry_report_count(report)) /* one that sent what is wrong is not asked again at once */
+        fetch_rest(core, line);
+    else if (kvferry_report_count(report) && line && line->use == CORE_USE_GREETER)
         core_engine_fail(core, line->user, report);
     core_engine_documents(core);
     core_targets_documents(core);

@@ -34,6 +34,7 @@
 
 typedef struct core_line core_line;
 typedef struct core_roster core_roster;
+typedef struct core_want core_want;
 typedef struct core_pairing core_pairing;
 typedef struct core_engine core_engine;
 typedef struct core_source core_source;
@@ -224,11 +225,31 @@ void core_document_release(node_core *core, core_document *document);
 bool core_document_fits(const core_document *document, const char *engine_id, const kvferry_worker *worker,
                         kvferry_report *report);
 
+/* One who lacks a document. Sits inside of what it is for. */
+typedef struct core_waiter {
+    core_want *want;     /* NULL: it does not wait */
+    core_roster *roster; /* of which it is a member; NULL: it is a sibling */
+    size_t index;        /* among the members, or siblings */
+    struct core_waiter *prev, *next;
+} core_waiter;
+
+/* All who lack one document. */
+struct core_want {
+    char digest[WIRE_DIGEST_TEXT];
+    core_waiter *waiters;
+    UT_hash_handle hh;
+};
+
+/* Waits for a document that is not here. false: out of memory. */
+bool core_waiter_begin(node_core *core, core_waiter *waiter, const char *digest);
+void core_waiter_end(node_core *core, core_waiter *waiter);
+
 /* All workers of an engine, as one roster message said; immutable but for documents that arrive. */
 struct core_roster {
     wire_roster wire;
     char documents_digest[WIRE_DIGEST_TEXT]; /* of the members' digests */
     core_document **documents; /* by member */
+    core_waiter *waiters;      /* the same */
     size_t missing;            /* documents that are not here */
     uint64_t asked;            /* when documents were last asked for; 0: not */
     base_arena arena;
@@ -260,6 +281,7 @@ typedef struct core_sibling {
     char *address;
     bool known;
     core_document *document;
+    core_waiter waiter;
     core_link link; /* leader: where it speaks from */
     uint64_t asked; /* leader: when its document was last asked for */
 } core_sibling;
@@ -271,7 +293,10 @@ void core_received_own_roster(node_core *core, core_line *line, const wire_messa
                               const wire_roster *wire);
 /* Opens another link to the leader. */
 void core_own_again(node_core *core);
-void core_own_document(node_core *core, core_document *document, kvferry_report *report);
+/* Gives it to a sibling that lacks it. false: it is not its own, with a reason. */
+bool core_own_give(node_core *core, size_t sibling, core_document *document, kvferry_report *report);
+/* Documents have come. */
+void core_own_documents(node_core *core);
 void core_own_line_ended(node_core *core, core_line *line, core_link_end how);
 
 /* --- plans: core_plan.c ---------------------------------------------------------------------------- */
@@ -398,6 +423,7 @@ struct node_core {
     core_event *first_event, *last_event;
 
     core_document *documents;
+    core_want *wants;
     core_roster *rosters;
     core_planned *planned;
     core_pairing *pairings;

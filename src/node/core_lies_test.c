@@ -322,6 +322,85 @@ static bool is_verdict(rig *r, size_t from, size_t to, wire_type type)
     return type == WIRE_VERDICT;
 }
 
+enum { CROWD = WIRE_MAX_WORKERS, FLOODS = 16 };
+
+/* Who looked through all members for each document would take minutes for this. */
+static void a_flood_of_documents_for_a_great_roster_is_read_once(void **state)
+{
+    (void)state;
+    pair t = begin(false, "evil");
+    wire_member *members = calloc(CROWD, sizeof(*members));
+    char (*texts)[WIRE_DIGEST_TEXT] = calloc(CROWD, sizeof(*texts));
+    const char **digests = calloc(CROWD, sizeof(*digests));
+    const void **documents = calloc(CROWD, sizeof(*documents));
+    uint32_t *words = calloc(CROWD, sizeof(*words));
+    size_t *sizes = calloc(CROWD, sizeof(*sizes));
+    assert_true(members && texts && digests && documents && words && sizes);
+    for (uint32_t i = 0; i < CROWD; i++) {
+        members[i] = (wire_member){.worker = {0, 1, 0, 1, i, CROWD}, .address = EVIL_ADDRESS};
+        snprintf(members[i].incarnation, sizeof(members[i].incarnation), "eeee%012x", i);
+        snprintf(members[i].digest, sizeof(members[i].digest), "%032x", i);
+        words[i] = i;
+        documents[i] = &words[i];
+        sizes[i] = sizeof(words[i]);
+        wire_digest(documents[i], sizes[i], texts[i]);
+        digests[i] = texts[i];
+    }
+    wire_roster roster = {.engine_id = "evil", .members = members, .count = CROWD};
+    wire_roster_digest(&roster, roster.digest);
+    t.l.name = members[0].incarnation;
+    tell(&t.l, hello_of(WIRE_HELLO, &roster));
+    expect_answer(&t.l, WIRE_GET, "");
+    wire_message flood = {.type = WIRE_DOCUMENTS};
+    flood.body.documents = (wire_documents){digests, documents, sizes, CROWD};
+    uint64_t before = ignored_at(t.r, t.p);
+    for (size_t i = 1; i <= FLOODS; i++) {
+        tell(&t.l, flood);
+        expect_answer(&t.l, WIRE_TYPES, "");
+        assert_int_equal(ignored_at(t.r, t.p), before + i * CROWD);
+    }
+    free(members);
+    free(texts);
+    free(digests);
+    free(documents);
+    free(words);
+    free(sizes);
+    end(&t);
+}
+
+static void only_a_document_that_was_lacking_draws_the_next_get(void **state)
+{
+    (void)state;
+    pair t = begin(false, "evil");
+    wire_member members[2];
+    void *documents[2];
+    size_t sizes[2];
+    for (uint32_t i = 0; i < 2; i++) {
+        kvferry_layout *layout = rig_layout(&(rig_shape){.engine_id = "evil", .tps = 2, .tp = i, .pps = 1});
+        assert_int_equal(kvferry_layout_write_msgpack(layout, &documents[i], &sizes[i]), KVFERRY_OK);
+        members[i] = (wire_member){.worker = *kvferry_layout_worker(layout), .address = EVIL_ADDRESS};
+        snprintf(members[i].incarnation, sizeof(members[i].incarnation), "%015u%u", 0, i + 1);
+        wire_digest(documents[i], sizes[i], members[i].digest);
+        kvferry_layout_free(layout);
+    }
+    wire_roster roster = {.engine_id = "evil", .members = members, .count = 2};
+    wire_roster_digest(&roster, roster.digest);
+    t.l.name = members[0].incarnation;
+    tell(&t.l, hello_of(WIRE_HELLO, &roster));
+    expect_answer(&t.l, WIRE_GET, "");
+    say_documents(&t.l, "zz", 2);
+    expect_answer(&t.l, WIRE_TYPES, "");
+    say_documents(&t.l, documents[0], sizes[0]);
+    expect_answer(&t.l, WIRE_GET, "");
+    say_documents(&t.l, documents[0], sizes[0]);
+    expect_answer(&t.l, WIRE_TYPES, "");
+    say_documents(&t.l, documents[1], sizes[1]);
+    expect_answer(&t.l, WIRE_WELCOME, "");
+    kvferry_free(documents[0]);
+    kvferry_free(documents[1]);
+    end(&t);
+}
+
 static void verdicts_and_settled_are_of_who_was_asked_and_of_what(void **state)
 {
     (void)state;
@@ -401,6 +480,8 @@ int main(void)
         cmocka_unit_test(documents_that_nobody_asked_for_are_not_kept),
         cmocka_unit_test(documents_are_for_those_that_shook_hands_and_each_once),
         cmocka_unit_test(answers_that_were_not_sent_yet_are_bounded),
+        cmocka_unit_test(a_flood_of_documents_for_a_great_roster_is_read_once),
+        cmocka_unit_test(only_a_document_that_was_lacking_draws_the_next_get),
         cmocka_unit_test(verdicts_and_settled_are_of_who_was_asked_and_of_what),
         cmocka_unit_test(checksums_are_of_pieces_that_the_plan_has),
     };

@@ -49,20 +49,19 @@ static void gather(node_core *core)
     free(members);
 }
 
-void core_own_document(node_core *core, core_document *document, kvferry_report *report)
+bool core_own_give(node_core *core, size_t sibling, core_document *document, kvferry_report *report)
 {
-    bool any = false;
-    for (size_t i = 0; i < core->sibling_count; i++) {
-        core_sibling *sibling = &core->siblings[i];
-        if (!sibling->known || sibling->document ||
-            strcmp(sibling->member.digest, document->digest) != 0 ||
-            !core_document_fits(document, core->engine_id, &sibling->member.worker, report))
-            continue;
-        sibling->document = document;
-        document->uses++;
-        any = true;
-    }
-    if (any)
+    core_sibling *its = &core->siblings[sibling];
+    if (!core_document_fits(document, core->engine_id, &its->member.worker, report))
+        return false;
+    its->document = document;
+    document->uses++;
+    return true;
+}
+
+void core_own_documents(node_core *core)
+{
+    if (core->siblings && !core->gathered)
         gather(core);
     if (core->fetching && !core->fetching->missing) {
         core_roster *roster = core->fetching;
@@ -149,13 +148,17 @@ static bool note_sibling(node_core *core, core_sibling *sibling, const wire_mess
         return false;
     free(sibling->address);
     core_document_release(core, sibling->document);
+    core_waiter_end(core, &sibling->waiter);
     *sibling = (core_sibling){.member = *self, .address = address, .known = true};
     sibling->member.worker = hello->worker;
     core->gathered = false;
+    sibling->waiter.index = (size_t)(sibling - core->siblings);
     sibling->document = core_document_find(core, self->digest);
     if (sibling->document)
         sibling->document->uses++;
-    return true;
+    else
+        sibling->known = core_waiter_begin(core, &sibling->waiter, self->digest);
+    return sibling->known;
 }
 
 static void ask_document(node_core *core, core_sibling *sibling)
@@ -324,6 +327,7 @@ void core_own_free(node_core *core)
     for (size_t i = 0; i < core->sibling_count; i++) {
         free(core->siblings[i].address);
         core_document_release(core, core->siblings[i].document);
+        core_waiter_end(core, &core->siblings[i].waiter);
     }
     free(core->siblings);
     free(core->leader);
