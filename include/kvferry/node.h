@@ -231,7 +231,8 @@ KVFERRY_API kvferry_status kvferry_node_ask(kvferry_node *node, const kvferry_as
 
 /*
  * Prolongs the lease of an offer that this side has not asked for yet by the prefill side's lease_ms.
- * What is asked for is renewed by the node. The engine must be connected: KVFERRY_NOT_FOUND.
+ * What is asked for needs no renewal: the ask's timeout holds the lease. The engine must be connected:
+ * KVFERRY_NOT_FOUND.
  */
 KVFERRY_API kvferry_status kvferry_node_renew(kvferry_node *node, const char *engine_id,
                                               const char *transfer_id, kvferry_report *report);
@@ -303,6 +304,7 @@ typedef struct kvferry_node_statistics {
     uint64_t live[2];       /* transfers not ended: offers are the leases that are held */
     uint64_t unreleased[2]; /* ended, but not released */
     uint64_t quarantined_blocks; /* target blocks of ended asks that are not released */
+    uint64_t unsettled;     /* asks that are released, whose sources have not all answered how they ended */
     uint64_t queued_copies; /* expanded, not yet written */
     uint64_t peers;         /* workers that are connected */
     uint64_t messages_in, messages_out, message_bytes_in, message_bytes_out;

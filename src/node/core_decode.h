@@ -126,7 +126,8 @@ struct core_request {
     char refused_rosters[WIRE_DIGEST_TEXT * 2]; /* those with which it was once asked in vain */
     core_engine *engine;
     core_pairing *pairing; /* once asked */
-    uint64_t tokens, begun, deadline, ended_at, forget_at;
+    uint64_t tokens, begun, deadline, ended_at;
+    uint64_t tell_until; /* released: then those that do not answer are not told any more; else the end of time */
     bool released, verify;
     bool lingers; /* all have confirmed, and their last bytes are waited for */
     bool restarted; /* it is asked again, of one that took the place of a dead one which had not answered */
@@ -143,6 +144,8 @@ struct core_request {
     core_event *ended, *released_event;
     core_timer timer;
     core_request *prev, *next; /* of the engine it waits for, or of the ended ones */
+    core_request *told_prev, *told_next;
+    bool tells; /* it is released, and some are still told: in the core's list */
     UT_hash_handle hh;
 };
 
@@ -151,6 +154,9 @@ void core_request_end(node_core *core, core_request *request, kvferry_outcome ou
                       const char *text, const kvferry_report *reasons);
 /* Looks whether it is released, or over. May free it. */
 void core_request_advance(node_core *core, core_request *request);
+/* It is released, and not all know: core_tell.c. It ends by its own timer, at tell_until at the latest. */
+void core_request_tell_begin(node_core *core, core_request *request);
+void core_request_tell_end(node_core *core, core_request *request);
 void core_received_verdict(node_core *core, core_line *line, const wire_message *message);
 void core_received_settled(node_core *core, core_line *line, const wire_message *message);
 void core_received_source_error(node_core *core, core_line *line, const wire_message *message);

@@ -551,3 +551,20 @@ kvferry_status core_connect(node_core *core, const char *engine_id, const char *
         engine->announce = true;
     return KVFERRY_OK;
 }
+
+kvferry_status core_renew(node_core *core, const char *engine_id, const char *transfer_id, uint64_t now,
+                          kvferry_report *report)
+{
+    core->now = base_max(core->now, now);
+    core_engine *engine = engine_id && transfer_id ? core_engine_find(core, engine_id, "") : NULL;
+    if (!engine || engine->state != CORE_ENGINE_CONNECTED) {
+        base_report_add(report, "peer_unknown", NULL, "an engine that is connected",
+                        engine_id ? engine_id : "nothing", "the lease's prefill engine");
+        return KVFERRY_NOT_FOUND;
+    }
+    wire_message message = {.type = WIRE_RENEW, .transfer_id = transfer_id};
+    for (size_t i = 0; i < engine->roster->wire.count; i++)
+        if (engine->sources[i] && engine->sources[i]->line)
+            core_send_to(core, engine->sources[i]->line->id, engine->sources[i]->incarnation, &message);
+    return KVFERRY_OK;
+}

@@ -13,7 +13,7 @@
  *   core_part.c      decode: one source of an ask         core_status.c   counts and state for people
  *   core_words.c     reasons, log lines, the dead         core_name.c     whose key is whose
  *   core_job.c       long work, a little at a time        core_sum.c      checksums for verify
- *   core_share.c     prefill: what is kept for whom
+ *   core_share.c     prefill: what is kept for whom       core_tell.c     decode: who is told how an ask ended
  */
 #ifndef KVFERRY_NODE_CORE_INTERNAL_H
 #define KVFERRY_NODE_CORE_INTERNAL_H
@@ -443,6 +443,7 @@ struct node_core {
     core_source *sources;
     core_request *requests;
     core_request *past_requests;
+    core_request *telling; /* those that are released and still told, the oldest first */
     size_t past_request_count, request_count; /* not released */
     core_tombstone *tombstones, *tombstone_list;
     uint64_t **owners; /* by group: a bit for each block */

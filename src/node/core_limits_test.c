@@ -249,6 +249,93 @@ static void many_transfers_leave_no_more_than_is_remembered(void **state)
     rig_free(r);
 }
 
+/* --- sources that are told, and never answer ---------------------------------------------------------- */
+
+enum { FEW = 4, MORE = 10 };
+
+static bool is_settled(rig *r, size_t from, size_t to, wire_type type)
+{
+    (void)r, (void)from, (void)to;
+    return type == WIRE_SETTLED;
+}
+
+static two begin_few(void)
+{
+    rig *r = rig_create();
+    r->options.max_transfers = FEW;
+    r->options.verify = true; /* each source hears how it ended, and is to answer */
+    r->options.checksums = &rig_checksums;
+    r->loses = is_settled;
+    return begin_with(r, false);
+}
+
+static kvferry_status ask_nth(two *t, uint32_t i)
+{
+    return rig_ask(t->r, t->d, base_format("t%u", i), t->p, 4 + 2 * (i % FEW), 8);
+}
+
+static size_t settles_in(rig *r, uint64_t ms)
+{
+    size_t before = r->sent[WIRE_SETTLE];
+    rig_wait(r, ms);
+    return r->sent[WIRE_SETTLE] - before;
+}
+
+static void those_that_never_answer_a_settle_are_few(void **state)
+{
+    (void)state;
+    two t = begin_few();
+    t.r->nodes[t.p].hold = t.r->nodes[t.p].deaf_cancel = true;
+    assert_int_equal(rig_offer(t.r, t.p, "held", 1, 8, KVFERRY_READY), KVFERRY_OK);
+    assert_int_equal(rig_ask(t.r, t.d, "held", t.p, 1, 8), KVFERRY_OK);
+    assert_int_equal(core_abort(t.r->nodes[t.d].core, KVFERRY_SIDE_DECODE, "held", t.r->now), KVFERRY_OK);
+    rig_expect_end(t.r, t.d, "held", KVFERRY_OUTCOME_ABORTED, "target_aborted");
+    t.r->nodes[t.p].hold = false;
+    for (uint32_t i = 0; i < MORE; i++) {
+        assert_int_equal(rig_offer(t.r, t.p, base_format("t%u", i), 5, 8, KVFERRY_READY), KVFERRY_OK);
+        assert_int_equal(ask_nth(&t, i), KVFERRY_OK);
+        rig_expect_done(t.r, t.d, base_format("t%u", i));
+        assert_int_equal(counts_of(t.r, t.d).unsettled, base_min(i + 1, FEW));
+    }
+    assert_int_equal(settles_in(t.r, RIG_RETRY_MS), FEW + 1);
+    assert_int_equal(ask_nth(&t, MORE - FEW - FEW), KVFERRY_REFUSED); /* remembered */
+    assert_true(rig_reports(t.r, "transfer_over"));
+    assert_int_equal(rig_offer(t.r, t.p, "t1", 5, 8, KVFERRY_READY), KVFERRY_OK);
+    assert_int_equal(ask_nth(&t, MORE - FEW - FEW - 1), KVFERRY_OK); /* forgotten */
+    rig_expect_done(t.r, t.d, "t1");
+    rig_wait(t.r, RIG_REMEMBER_MS + RIG_RETRY_MS);
+    assert_int_equal(counts_of(t.r, t.d).unsettled, 0);
+    /* What is in quarantine is told for ever, and stays there until it is confirmed. */
+    assert_int_equal(settles_in(t.r, RIG_RETRY_MS), 1);
+    assert_int_equal(counts_of(t.r, t.d).quarantined_blocks, 2);
+    t.r->loses = NULL;
+    rig_finish(t.r, t.p, KVFERRY_CANCELED);
+    rig_expect_released(t.r, t.d, "held", KVFERRY_OUTCOME_ABORTED, "target_aborted");
+    assert_int_equal(settles_in(t.r, 2 * RIG_RETRY_MS), 0);
+    rig_free(t.r);
+}
+
+static void those_that_are_told_once_they_are_known_are_few(void **state)
+{
+    (void)state;
+    two t = begin_few();
+    t.r->nodes[t.p].cut = true;
+    for (uint32_t i = 0; i < MORE; i++) { /* nothing was asked of anybody */
+        assert_int_equal(ask_nth(&t, i), KVFERRY_OK);
+        const char *id = base_format("t%u", i);
+        assert_int_equal(core_abort(t.r->nodes[t.d].core, KVFERRY_SIDE_DECODE, id, t.r->now), KVFERRY_OK);
+        rig_expect_end(t.r, t.d, id, KVFERRY_OUTCOME_ABORTED, "target_aborted");
+        rig_expect(t.r, t.d, KVFERRY_EVENT_RELEASED, id, KVFERRY_OUTCOME_ABORTED, "target_aborted");
+        assert_int_equal(counts_of(t.r, t.d).unsettled, base_min(i + 1, FEW));
+    }
+    t.r->nodes[t.p].cut = false;
+    t.r->loses = NULL;
+    rig_wait(t.r, 2 * RIG_RETRY_MS);
+    assert_int_equal(t.r->sent[WIRE_SETTLE], FEW);
+    assert_int_equal(counts_of(t.r, t.d).unsettled, 0);
+    rig_free(t.r);
+}
+
 /* --- verify ----------------------------------------------------------------------------------------- */
 
 static two begin_verified(void)
@@ -339,6 +426,8 @@ int main(void)
         cmocka_unit_test(too_much_that_one_peer_wants_early_costs_no_other),
         cmocka_unit_test(one_offer_serves_one_decode_engine),
         cmocka_unit_test(many_transfers_leave_no_more_than_is_remembered),
+        cmocka_unit_test(those_that_never_answer_a_settle_are_few),
+        cmocka_unit_test(those_that_are_told_once_they_are_known_are_few),
         cmocka_unit_test(verify_agrees),
         cmocka_unit_test(what_verify_finds_fails_all),
         cmocka_unit_test(verify_needs_memory_that_can_be_read),

@@ -53,6 +53,14 @@ static void free_request(node_core *core, core_request *request)
     free(request);
 }
 
+static void leave_engine(core_request *request)
+{
+    if (!request->engine)
+        return;
+    DL_DELETE(request->engine->requests, request);
+    request->engine = NULL;
+}
+
 static void forget(node_core *core, core_request *request)
 {
     DL_DELETE(core->past_requests, request);
@@ -71,7 +79,18 @@ static void schedule(node_core *core, core_request *request)
     else if (request->state == CORE_REQUEST_ASKS)
         core_timer_set(core, &request->timer, base_min(request->deadline, retry));
     else if (request->state == CORE_REQUEST_ENDED)
-        core_timer_set(core, &request->timer, retry);
+        core_timer_set(core, &request->timer, base_min(request->tell_until, retry));
+}
+
+static void become_past(node_core *core, core_request *request)
+{
+    core_request_tell_end(core, request);
+    empty_request(core, request);
+    request->state = CORE_REQUEST_PAST;
+    core_timer_set(core, &request->timer, core_after(core, core->options.remember_ns));
+    DL_APPEND(core->past_requests, request);
+    if (++core->past_request_count > core->options.max_transfers)
+        forget(core, core->past_requests);
 }
 
 static void on_time(node_core *core, void *owner)
@@ -79,6 +98,11 @@ static void on_time(node_core *core, void *owner)
     core_request *request = owner;
     if (request->state == CORE_REQUEST_PAST) {
         forget(core, request);
+        return;
+    }
+    if (request->state == CORE_REQUEST_ENDED && core->now >= request->tell_until) {
+        leave_engine(request);
+        become_past(core, request);
         return;
     }
     if (request->state != CORE_REQUEST_ENDED && core->now >= request->deadline) {
@@ -112,16 +136,6 @@ static void release(node_core *core, core_request *request)
     core_log_request(core, KVFERRY_LOG_DEBUG, request, "asked blocks released", "");
     core_event_queue(core, request->released_event);
     request->released_event = NULL;
-}
-
-static void become_past(node_core *core, core_request *request)
-{
-    empty_request(core, request);
-    request->state = CORE_REQUEST_PAST;
-    core_timer_set(core, &request->timer, core_after(core, core->options.remember_ns));
-    DL_APPEND(core->past_requests, request);
-    if (++core->past_request_count > core->options.max_transfers)
-        forget(core, core->past_requests);
 }
 
 /*
@@ -159,18 +173,13 @@ void core_request_advance(node_core *core, core_request *request)
     }
     if (!confirmed || still_arriving(core, request))
         return;
-    if (!request->released)
+    bool first = !request->released;
+    if (first)
         release(core, request);
     if (told)
         become_past(core, request);
-}
-
-static void leave_engine(core_request *request)
-{
-    if (!request->engine)
-        return;
-    DL_DELETE(request->engine->requests, request);
-    request->engine = NULL;
+    else if (first)
+        core_request_tell_begin(core, request);
 }
 
 void core_request_end(node_core *core, core_request *request, kvferry_outcome outcome, const char *code,
@@ -364,6 +373,7 @@ static core_request *make_request(node_core *core, const kvferry_ask *ask)
         return NULL;
     }
     request->table_count = ask->table_count;
+    request->tell_until = UINT64_MAX;
     return request;
 }
 
@@ -564,23 +574,6 @@ kvferry_status core_request_abort(node_core *core, const char *transfer_id)
         return KVFERRY_NOT_FOUND;
     core_request_end(core, request, KVFERRY_OUTCOME_ABORTED, "target_aborted", "the decode side aborted",
                      NULL);
-    return KVFERRY_OK;
-}
-
-kvferry_status core_renew(node_core *core, const char *engine_id, const char *transfer_id, uint64_t now,
-                          kvferry_report *report)
-{
-    core->now = base_max(core->now, now);
-    core_engine *engine = engine_id && transfer_id ? core_engine_find(core, engine_id, "") : NULL;
-    if (!engine || engine->state != CORE_ENGINE_CONNECTED) {
-        base_report_add(report, "peer_unknown", NULL, "an engine that is connected",
-                        engine_id ? engine_id : "nothing", "the lease's prefill engine");
-        return KVFERRY_NOT_FOUND;
-    }
-    wire_message message = {.type = WIRE_RENEW, .transfer_id = transfer_id};
-    for (size_t i = 0; i < engine->roster->wire.count; i++)
-        if (engine->sources[i] && engine->sources[i]->line)
-            core_send_to(core, engine->sources[i]->line->id, engine->sources[i]->incarnation, &message);
     return KVFERRY_OK;
 }
 

@@ -128,6 +128,7 @@ static json_t *list_counts(const node_core *core)
         const char *name;
         uint64_t value;
     } others[] = {{"quarantined_blocks", counts->quarantined_blocks},
+                  {"transfers_unsettled", counts->unsettled},
                   {"queued_copies", counts->queued_copies},
                   {"peers", counts->peers},
                   {"messages_in", counts->messages_in},

@@ -132,6 +132,8 @@ static void write_transfers(const kvferry_node_statistics *now, base_text *text)
         "side", sides, now->unreleased);
     one(text, "quarantined_blocks", "gauge",
         "Target blocks that a writer may still write after the end.", now->quarantined_blocks);
+    one(text, "transfers_unsettled", "gauge",
+        "Asks that are released, whose sources have not all answered how they ended.", now->unsettled);
     one(text, "queued_copies", "gauge", "Copies that are expanded and not written yet.",
         now->queued_copies);
 }

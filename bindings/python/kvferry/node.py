@@ -121,6 +121,7 @@ class _CStatistics(ctypes.Structure):
             (name, c_uint64)
             for name in (
                 "quarantined_blocks",
+                "unsettled",
                 "queued_copies",
                 "peers",
                 "messages_in",
