@@ -324,6 +324,18 @@ def test_an_id_that_waits_is_not_released_by_another_request(attention):
     refused(scheduler, request(33, decode_params(), name="r2"))
 
 
+def test_a_request_that_is_ended_as_it_arrives_is_no_fault(attention):
+    """vLLM makes one with the parameters of a request whose client went away (notify_kv_transfer_request_rejected)."""
+    scheduler = consumer(attention)
+    scheduler.on_new_request(request(33, decode_params()))
+    second = request(1, decode_params(), name="r2")
+    scheduler.on_new_request(second)
+    second.status = RequestStatus.FINISHED_ABORTED
+    assert scheduler.request_finished(second, ([],)) == (False, None)
+    assert scheduler.build_metadata().is_empty()
+    assert scheduler.stats.is_empty()
+
+
 @pytest.mark.parametrize("offered", [False, True])
 def test_an_id_that_is_prefilled_is_not_offered_or_withdrawn_by_another_request(attention, offered):
     scheduler, first = producer(attention), request(33, prefill_params())
@@ -335,6 +347,7 @@ def test_an_id_that_is_prefilled_is_not_offered_or_withdrawn_by_another_request(
     for name, status in (("r2", RequestStatus.FINISHED_ABORTED), ("r3", RequestStatus.FINISHED_LENGTH_CAPPED)):
         twin = request(33, prefill_params(), name=name)
         scheduler.on_new_request(twin)
+        assert scheduler.get_num_new_matched_tokens(twin, 0) == (0, False)
         finish(twin, 33, status)
         assert scheduler.request_finished(twin, ([6, 7, 8],)) == (False, None)
         assert scheduler.build_metadata().is_empty()

@@ -137,6 +137,7 @@ class Scheduler:
         self.wholly_loaded_groups = self._wholly_loaded()
         self._next = Metadata()
         self._waiting: dict[str, _Waiting] = {}  # by request id
+        self._refused: dict[str, str] = {}  # request id -> why, until it gets its turn
         self._loading: dict[str, str] = {}  # request id -> transfer id, until reported
         self.stats = KvferryStats()
 
@@ -159,7 +160,7 @@ class Scheduler:
         if not params:
             return
         if not isinstance(params, dict):  # vllm_xargs may have anything under this name
-            self._say_refused(request, f"kv_transfer_params is a {type(params).__name__}")
+            self._refused[request.request_id] = f"kv_transfer_params is a {type(params).__name__}"
             request.kv_transfer_params = None
         elif params.get("do_remote_prefill"):
             if self._claims(self._decode, request, params):
@@ -173,16 +174,19 @@ class Scheduler:
                 self._next.expected.append(params["transfer_id"])
 
     def _claims(self, claims: Claims, request: Request, params: dict[str, Any]) -> bool:
-        """Whether the request's cache can be transferred; says so if not, and lets vLLM compute it."""
+        """Whether the request's cache can be transferred; if not, vLLM computes it."""
         why = claims.claim(request.request_id, params)
         if why:
-            self._say_refused(request, why)
+            self._refused[request.request_id] = why
             params["do_remote_prefill"] = params["do_remote_decode"] = False
         return not why
 
-    def _say_refused(self, request: Request, why: str) -> None:
-        logger.error("kvferry: request %s is computed here, nothing is transferred: %s", request.request_id, why)
-        self.stats.count("bad_params")
+    def _say_refused(self, request: Request) -> None:
+        """Once the request gets its turn. Of a client that went away vLLM makes a second request with the same
+        parameters, ended as it arrives, in case that the first one never did: nothing is computed for that."""
+        if why := self._refused.pop(request.request_id, ""):
+            logger.error("kvferry: request %s is computed here, nothing is transferred: %s", request.request_id, why)
+            self.stats.count("bad_params")
 
     @staticmethod
     def _drop_last_element(request: Request) -> None:
@@ -207,6 +211,7 @@ class Scheduler:
         return request.num_prompt_tokens - 1 if self._leaves_last else request.num_prompt_tokens
 
     def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int, bool]:
+        self._say_refused(request)
         params = request.kv_transfer_params
         if not params or not params.get("do_remote_prefill"):
             return 0, False
@@ -285,6 +290,7 @@ class Scheduler:
     ) -> tuple[bool, dict[str, Any] | None]:
         params, request_id = request.kv_transfer_params, request.request_id
         self._waiting.pop(request_id, None)
+        self._refused.pop(request_id, None)
         if request_id in self._loading:
             self._next.aborted.append(self._loading[request_id])
             return False, None  # vLLM itself waits until the load is reported; until then the id is in use
