@@ -302,14 +302,6 @@ void core_roster_fetch(node_core *core, core_roster *roster, core_line *line)
     free(digests);
 }
 
-static bool among(const char *const *digests, size_t count, const char *digest)
-{
-    for (size_t i = 0; i < count; i++)
-        if (strcmp(digests[i], digest) == 0)
-            return true;
-    return false;
-}
-
 /*
  * As many as fit into a message, each once; the other side asks again for the rest. It asks again, too, while much of what
  * others asked for is still here.
@@ -323,11 +315,13 @@ static void send_documents(node_core *core, core_link link, const wire_message *
     size_t *sizes = base_alloc(count + 1, sizeof(*sizes));
     wire_message answer = {.type = WIRE_DOCUMENTS, .body.documents = {digests, data, sizes, 0}};
     uint64_t bytes = 0;
+    core->answers++;
     for (size_t i = 0; digests && data && sizes && i < count; i++) {
         core_document *document = core_document_find(core, wanted->digests[i]);
-        if (!document || among(digests, answer.body.documents.count, document->digest) ||
+        if (!document || document->answer == core->answers ||
             (bytes && bytes + document->size > core->options.max_message_bytes / 2))
             continue;
+        document->answer = core->answers;
         bytes += document->size;
         size_t at = answer.body.documents.count++;
         digests[at] = document->digest;

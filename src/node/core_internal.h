@@ -213,6 +213,7 @@ typedef struct core_document {
     size_t size;
     kvferry_layout *layout;
     uint32_t uses;
+    uint64_t answer; /* the last to a GET that it is in, of the core's answers */
     UT_hash_handle hh;
 } core_document;
 
@@ -429,6 +430,7 @@ struct node_core {
     core_pairing *pairings;
     core_line *lines;
     uint64_t document_bytes, roster_members; /* of all that are kept */
+    uint64_t answers; /* to GET, all that were made */
 
     core_roster *own; /* NULL: incomplete */
     core_sibling *siblings; /* leader: by rank */
