@@ -140,6 +140,8 @@ static void bad_message(node_core *core, core_link link, core_line *line, kvferr
 static void answer_status(node_core *core, core_link link, const wire_message *message)
 {
     base_text text = {0};
+    if (core_much_queued(core))
+        return;
     if (core_status(core, core->now, &text) == KVFERRY_OK) {
         wire_message answer = {.type = WIRE_STATUS_TEXT, .body.text = text.data};
         core_send_to(core, link, message->sender, &answer);

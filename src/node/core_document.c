@@ -340,10 +340,8 @@ void core_received_get(node_core *core, core_link link, const core_line *line, c
     if (!line || line->use == CORE_USE_NONE) {
         core->statistics.ignored++;
         core_send_hello_missing(core, link, message);
-    } else if (core->queued_bytes < core->options.max_message_bytes) {
+    } else if (!core_much_queued(core)) {
         send_documents(core, link, message);
-    } else {
-        core->statistics.ignored++;
     }
 }
 

@@ -192,6 +192,8 @@ void core_line_again(node_core *core, core_line *line);
 /* Sends; what cannot be sent is lost, as on the way. `to`: incarnation, "" unknown. */
 void core_send_to(node_core *core, core_link link, const char *to, wire_message *message);
 void core_send(node_core *core, core_line *line, wire_message *message);
+/* Whether what was not taken yet is as much as the longest message: then a question with a long answer is ignored. */
+bool core_much_queued(node_core *core);
 /* ERROR: an answer to `about`. */
 void core_send_reasons(node_core *core, core_link link, const wire_message *about,
                        const kvferry_report *reasons);

@@ -110,6 +110,13 @@ void core_send_to(node_core *core, core_link link, const char *to, wire_message 
     core->queued_bytes += size;
 }
 
+bool core_much_queued(node_core *core)
+{
+    bool much = core->queued_bytes >= core->options.max_message_bytes;
+    core->statistics.ignored += much;
+    return much;
+}
+
 void core_send(node_core *core, core_line *line, wire_message *message)
 {
     if (line)
