@@ -235,4 +235,14 @@ static inline long memory_kib(void)
     return kib;
 }
 
+/* That it has not much more than before; not with sanitizers, which keep what was freed. */
+static inline void expect_flat(long before, long more_kib)
+{
+#ifdef KVFERRY_SANITIZED
+    (void)before, (void)more_kib;
+#else
+    assert_in_range(memory_kib(), 0, before + more_kib);
+#endif
+}
+
 #endif
