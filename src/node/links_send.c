@@ -16,7 +16,7 @@ enum {
 };
 
 typedef struct parcel { /* what a message of ZeroMQ points to */
-    links_debt *debt;
+    _Atomic(links_debt *) debt; /* set last, read first: orders the threads for tools that do not see into ZeroMQ */
     size_t size;
     unsigned char data[];
 } parcel;
@@ -64,9 +64,10 @@ static void free_parcel(void *data, void *hint)
 {
     (void)data;
     parcel *made = hint;
-    atomic_fetch_sub(&made->debt->bytes, made->size + PARCEL_COST);
-    atomic_fetch_sub(&made->debt->links->debt, made->size + PARCEL_COST);
-    links_debt_release(made->debt);
+    links_debt *debt = atomic_load(&made->debt);
+    atomic_fetch_sub(&debt->bytes, made->size + PARCEL_COST);
+    atomic_fetch_sub(&debt->links->debt, made->size + PARCEL_COST);
+    links_debt_release(debt);
     free(made);
 }
 
@@ -75,13 +76,14 @@ static bool make_message(links_link *link, const void *data, size_t size, zmq_ms
     parcel *made = malloc(sizeof(*made) + size);
     if (!made)
         return false;
-    made->debt = link->debt;
     made->size = size;
     if (size)
         memcpy(made->data, data, size);
     atomic_fetch_add(&link->debt->bytes, size + PARCEL_COST);
     atomic_fetch_add(&link->links->debt, size + PARCEL_COST);
     atomic_fetch_add(&link->debt->users, 1);
+    atomic_init(&made->debt, NULL);
+    atomic_store(&made->debt, link->debt);
     if (zmq_msg_init_data(message, made->data, size, free_parcel, made) == 0)
         return true;
     free_parcel(NULL, made);
