@@ -58,6 +58,7 @@ typedef struct kvferry_engine_capabilities {
     bool cancels;             /* a submitted batch can be stopped */
     bool allocates;           /* kvferry_engine_allocate gives memory that moves faster */
     bool device_memory;       /* CUDA or ROCm segments */
+    bool lingers;             /* what is under way cannot be torn down: a close waits for its end */
 } kvferry_engine_capabilities;
 
 /* --- life ---------------------------------------------------------------------------------- */
@@ -130,13 +131,13 @@ KVFERRY_API bool kvferry_peer_lost(const kvferry_peer *peer);
 
 /* The first step of a close, without waiting: transfers that are not over end with KVFERRY_PEER_LOST, and
  * nothing more is submitted to the peer or begun with it. Returns whether kvferry_peer_close has nothing to wait
- * for any more: all that was under way is complete, or the connection is lost, or nothing has been heard of it for a
- * second. Ask again between calls of progress, at least every second or so; once true it stays true. */
+ * for any more: all that was under way is complete, or will not be, or, unless the engine `lingers`, nothing has been heard
+ * of it for a second. Ask again between calls of progress, at least every second or so; once true it stays true. */
 KVFERRY_API bool kvferry_peer_leave(kvferry_peer *peer);
 
 /* Tears the connection down by force: transfers that are not over end with KVFERRY_PEER_LOST, all are
  * over, and nothing of them leaves this worker any more. It waits until kvferry_peer_leave is true, moving the engine
- * on: up to a second for a peer that does not answer. Bytes that this worker had sent before may still lie in the
+ * on: up to a second for a peer that does not answer, or where the engine `lingers` until all is over. Bytes that this worker had sent before may still lie in the
  * peer's own queue and land when the peer progresses next (ucx's shared memory has no queue). Frees the peer; transfers
  * stay the caller's to free. */
 KVFERRY_API void kvferry_peer_close(kvferry_peer *peer);
@@ -230,7 +231,7 @@ typedef struct kvferry_engine_ops {
     bool (*peer_busy)(void *self, void *peer);  /* optional: whether something is under way with the
                                                    peer that a close should let end; absent: nothing */
     void (*peer_close)(void *self, void *peer); /* ends its batches first; waits only for
-                                                   what cannot be torn down */
+                                                   what it cannot tear down alone */
 
     /* Takes all copies or none. The array is only valid during the call. KVFERRY_BUSY: not now, the
      * same copies are offered again later. Any other error ends the transfer with it. At most 64

@@ -83,8 +83,8 @@ bool kvferry_peer_leave(kvferry_peer *peer)
         end_transfers(peer);
     }
     if (!peer->left)
-        peer->left = !engine->ops->peer_busy || kvferry_peer_lost(peer) ||
-                     !engine->ops->peer_busy(engine->self, peer->handle) || is_silent(peer);
+        peer->left = !engine->ops->peer_busy || !engine->ops->peer_busy(engine->self, peer->handle) ||
+                     (!engine->capabilities.lingers && is_silent(peer));
     return peer->left;
 }
 

@@ -213,7 +213,7 @@ bool ucx_peer_busy(void *self, void *peer)
 {
     (void)self;
     const ucx_peer *leaving = peer;
-    return leaving->opening || leaving->out;
+    return !leaving->lost && (leaving->opening || leaving->out);
 }
 
 /* Closes by force, and lets UCX complete what was out. */

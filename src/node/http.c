@@ -95,9 +95,10 @@ static enum MHD_Result serve_register(node_http *http, struct MHD_Connection *co
                                                  "dp_rank: its former engine is forgotten");
     if (status == KVFERRY_REFUSED && kvferry_report_count(report)) {
         const kvferry_reason *why = kvferry_report_get(report, 0);
-        http->options.log(http->options.context,
-                          base_format("a registration was refused: %.200s: expected %.250s, found %.250s",
-                                      why->message, why->expected, why->found));
+        char line[1024];
+        snprintf(line, sizeof(line), "a registration was refused: %s: expected %s, found %s", why->message,
+                 why->expected, why->found);
+        http->options.log(http->options.context, line);
     }
     enum MHD_Result result = status == KVFERRY_OK ? answer(connection, MHD_HTTP_OK, JSON_TYPE,
                                                            strdup("{\"status\": \"ok\"}"))

@@ -308,7 +308,9 @@ static bool may_run(const node_resolver *resolver, const resolve_job *job)
     unsigned alike = 0;
     for (const resolve_job *other = resolver->running; other; other = other->next) {
         alike += other->kind == job->kind;
-        if (job->where && other->where && strcmp(job->where, other->where) == 0)
+        bool same = job->where ? other->where && strcmp(job->where, other->where) == 0
+                               : !other->where && strcmp(job->address.host, other->address.host) == 0;
+        if (same)
             return false;
     }
     return alike < RESOLVE_AT_ONCE;

@@ -60,7 +60,7 @@ class _CCapabilities(ctypes.Structure):
         ("max_batch", c_uint64),
         ("max_outstanding", c_uint64),
         ("max_copy_bytes", c_uint64),
-        *((name, c_bool) for name in ("writes", "reads", "cancels", "allocates", "device_memory")),
+        *((name, c_bool) for name in ("writes", "reads", "cancels", "allocates", "device_memory", "lingers")),
     ]
 
 
@@ -156,15 +156,18 @@ class _Engine:
                 begun.append(number)
         except Exception as error:
             words = f": {error}"
-        failed = len(copies) - sum(self._wait(number) for number in begun)
+        failed = len(copies) - sum(self._wait(number) for number in begun)  # each ends: what fails is counted
         detail = f"Mooncake: {failed} of {len(copies)} copies with {session} failed{words}".encode()
         self._ended.put((end, batch, ENGINE, detail) if failed else (end, batch, OK, None))
         os.eventfd_write(self.wake, 1)
 
     def _wait(self, number: int) -> bool:
         """Until a copy is over; whether it is well. One that is late for Mooncake may still land: it is not over."""
-        while (found := self._engine.transfer_check_status(number)) in (_RUNS, _LATE):
-            time.sleep(_PAUSE)
+        try:
+            while (found := self._engine.transfer_check_status(number)) in (_RUNS, _LATE):
+                time.sleep(_PAUSE)
+        except TypeError:  # a number that is none
+            return False
         return bool(found == _DONE)
 
     def waits(self) -> bool:
@@ -230,7 +233,9 @@ def _close(self: int) -> None:
 
 
 def _capabilities(self: int, out: Any) -> None:
-    out[0] = _CCapabilities(NAME.encode(), _OUTSTANDING // 2, _OUTSTANDING, 1 << 30, True, True, False, False, True)
+    out[0] = _CCapabilities(
+        NAME.encode(), _OUTSTANDING // 2, _OUTSTANDING, 1 << 30, True, True, False, False, True, True
+    )
 
 
 def _fd(self: int) -> int:
