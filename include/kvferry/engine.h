@@ -137,9 +137,9 @@ KVFERRY_API bool kvferry_peer_leave(kvferry_peer *peer);
 
 /* Tears the connection down by force: transfers that are not over end with KVFERRY_PEER_LOST, all are
  * over, and nothing of them leaves this worker any more. It waits until kvferry_peer_leave is true, moving the engine
- * on: up to a second for a peer that does not answer, or where the engine `lingers` until all is over. Bytes that this worker had sent before may still lie in the
- * peer's own queue and land when the peer progresses next (ucx's shared memory has no queue). Frees the peer; transfers
- * stay the caller's to free. */
+ * on: up to a second for a peer that does not answer, or where the engine `lingers` until all is over. Bytes that this
+ * worker had sent before may still lie in the peer's own queue and land when the peer progresses next (ucx's shared
+ * memory has no queue). Frees the peer; transfers stay the caller's to free. */
 KVFERRY_API void kvferry_peer_close(kvferry_peer *peer);
 
 /* --- transfers ----------------------------------------------------------------------------- */

@@ -237,7 +237,8 @@ static bool check_key(node_core *core, core_link link, const core_line *line, co
     if (kvferry_report_create(&report) != KVFERRY_OK)
         return false;
     core_name_speaks(core, message->sender, its, report);
-    core_refused(core, message->engine_id, core_who(base_format("incarnation %s by key %.64s", message->sender, its), core->place), report);
+    core_refused(core, message->engine_id,
+                 core_who(base_format("incarnation %s by key %.64s", message->sender, its), core->place), report);
     if (message->type == WIRE_HELLO)
         core_send_hello(core, link, message->sender, WIRE_WELCOME, false, report);
     else if (message->type != WIRE_ERROR && message->type != WIRE_BYE && message->type != WIRE_PONG)

@@ -61,11 +61,9 @@ static void test_small_messages_are_not_lost(void **state)
     enum { SIZE = 100, COUNT = 5000 };
     side decode, prefill;
     node_address name;
-    char address[64];
     begin(&decode, "", "");
     begin(&prefill, "", "");
-    snprintf(address, sizeof(address), "tcp://prefill:%u", prefill.bound.port);
-    assert_int_equal(node_links_open(decode.links, 1, address, &name), NODE_LINKS_NEEDS_NAME);
+    open_named(&decode, 1, &prefill, &name);
     for (uint32_t i = 0; i < COUNT; i++)
         send_number(&decode, 1, i, SIZE);
     assert_true(node_links_pending(decode.links));

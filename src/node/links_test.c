@@ -248,11 +248,9 @@ static void test_what_waits_for_a_name_is_sent(void **state)
     (void)state;
     side decode, prefill;
     node_address name;
-    char address[64];
     begin(&decode, "", "");
     begin(&prefill, "", "");
-    snprintf(address, sizeof(address), "tcp://prefill:%u", prefill.bound.port);
-    assert_int_equal(node_links_open(decode.links, 1, address, &name), NODE_LINKS_NEEDS_NAME);
+    open_named(&decode, 1, &prefill, &name);
     send_text(&decode, 1, "early");
     strcpy(name.host, "127.0.0.1");
     node_links_named(decode.links, 1, &name, NULL);

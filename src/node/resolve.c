@@ -35,8 +35,8 @@ struct node_resolver {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     bool stop;
-    unsigned owners, threads; /* with the node; without it */
-    unsigned workers, idle;   /* threads that serve jobs; those that wait for one */
+    unsigned owners;        /* the node, and each thread */
+    unsigned workers, idle; /* threads that serve jobs; those that wait for one */
     resolve_job *jobs, *running;
     node_answer *answers;
     int wake;
@@ -278,8 +278,7 @@ static bool passed(const struct timespec *time)
 
 static void end_thread(node_resolver *resolver)
 {
-    resolver->threads--;
-    pthread_cond_broadcast(&resolver->changed);
+    pthread_cond_broadcast(&resolver->changed); /* with the lock: who waits sees one owner less */
     release(resolver);
 }
 
@@ -376,7 +375,6 @@ static bool start(node_resolver *resolver, void *(*body)(void *))
     bool started = pthread_create(&thread, &attributes, body, resolver) == 0;
     pthread_attr_destroy(&attributes);
     resolver->owners += started;
-    resolver->threads += started;
     resolver->workers += started && body == run;
     return started;
 }
@@ -417,7 +415,7 @@ void node_resolver_close(node_resolver *resolver)
     pthread_mutex_lock(&resolver->lock);
     resolver->stop = true;
     pthread_cond_broadcast(&resolver->changed);
-    while (resolver->threads &&
+    while (resolver->owners > 1 &&
            pthread_cond_timedwait(&resolver->changed, &resolver->lock, &end) == 0)
         ;
     release(resolver);

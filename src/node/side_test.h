@@ -67,6 +67,14 @@ static inline void begin(side *mine, const char *key, const char *allowed)
     node_address_format(&mine->bound, NODE_ADDRESS_TCP, mine->address);
 }
 
+/* A link to a host whose name is still to be looked up, at the port of the other side. */
+static inline void open_named(side *mine, core_link link, const side *other, node_address *name)
+{
+    char address[64];
+    snprintf(address, sizeof(address), "tcp://prefill:%u", other->bound.port);
+    assert_int_equal(node_links_open(mine->links, link, address, name), NODE_LINKS_NEEDS_NAME);
+}
+
 static inline void end(side *mine)
 {
     node_links_close(mine->links);

@@ -156,9 +156,11 @@ class _Engine:
                 begun.append(number)
         except Exception as error:
             words = f": {error}"
-        failed = len(copies) - sum(self._wait(number) for number in begun)  # each ends: what fails is counted
-        detail = f"Mooncake: {failed} of {len(copies)} copies with {session} failed{words}".encode()
-        self._ended.put((end, batch, ENGINE, detail) if failed else (end, batch, OK, None))
+        failed = len(copies) - sum(self._wait(number) for number in begun)
+        status, detail = OK, None
+        if failed:
+            status, detail = ENGINE, f"Mooncake: {failed} of {len(copies)} copies with {session} failed{words}".encode()
+        self._ended.put((end, batch, status, detail))
         os.eventfd_write(self.wake, 1)
 
     def _wait(self, number: int) -> bool:
