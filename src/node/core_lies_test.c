@@ -122,6 +122,29 @@ static void a_node_ends_while_asks_are_early(void **state)
     end(&t);
 }
 
+/* The link is another's; nobody comes to be known without an engine. */
+static void a_hello_over_a_link_of_the_own_engine_is_ignored(void **state)
+{
+    (void)state;
+    rig *r = rig_create();
+    size_t p = rig_engine(r, "prefill", 2, 1), d = rig_engine(r, "decode", 1, 1);
+    liar l = make_liar(r, p, "evil");
+    for (size_t i = 0; i < r->link_count; i++)
+        if (r->links[i].from == p + 1 && r->links[i].to == p)
+            l.link = r->links[i].in;
+    assert_int_not_equal(l.link, STRANGER);
+    set_roster(&l, kvferry_layout_worker(l.layout));
+    uint64_t before = ignored_at(r, p);
+    tell(&l, hello_of(WIRE_HELLO, &l.roster));
+    expect_answer(&l, WIRE_TYPES, "");
+    assert_int_equal(ignored_at(r, p), before + 1);
+    assert_null(core_target_find(r->nodes[p].core, l.name));
+    connect_to(r, d, p); /* its documents come */
+    expect_connected(r, d);
+    end_liar(&l);
+    rig_free(r);
+}
+
 /* --- rosters and documents ----------------------------------------------------------------------------------- */
 
 static void forged_rosters_are_malformed(void **state)
@@ -482,6 +505,7 @@ int main(void)
         cmocka_unit_test(asks_name_blocks_that_the_own_document_has),
         cmocka_unit_test(what_another_engine_has_asked_for_is_not_given),
         cmocka_unit_test(a_node_ends_while_asks_are_early),
+        cmocka_unit_test(a_hello_over_a_link_of_the_own_engine_is_ignored),
         cmocka_unit_test(forged_rosters_are_malformed),
         cmocka_unit_test(forged_documents_are_refused_with_their_findings),
         cmocka_unit_test(a_roster_has_no_documents_of_others),

@@ -363,12 +363,20 @@ static void accept(node_core *core, core_link link, const char *key, const wire_
 {
     size_t index = core_roster_index(roster, &message->body.hello.worker);
     core_target *target = core_target_find(core, message->sender);
+    core_line *line = core_line_find(core, link);
+    if (line && line->use != CORE_USE_NONE && line->use != CORE_USE_TARGET) {
+        core->statistics.ignored++;
+        core_roster_release(core, roster);
+        return;
+    }
     if (!target) {
         replace(core, key, message);
         target = make_target(core, key, message, &roster->wire.members[index]);
     }
-    core_line *line = target ? core_line_accept(core, link, key) : NULL;
-    if (!line || (line->use != CORE_USE_NONE && line->use != CORE_USE_TARGET)) {
+    line = target ? core_line_accept(core, link, key) : NULL;
+    if (!line) {
+        if (target && !target->roster)
+            core_target_lost(core, target, "no_memory", "memory ran out");
         core_roster_release(core, roster);
         return;
     }
