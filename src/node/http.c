@@ -14,6 +14,7 @@
 enum {
     HTTP_BODY_MAX = 16384, /* of a registration */
     HTTP_CONNECTIONS = 256,
+    HTTP_HOST_CONNECTIONS = 64, /* of one address: others find room, and each needs one, for a moment */
     HTTP_TIMEOUT_SECONDS = 10,
     HTTP_CONNECTION_BYTES = 32768,
     HTTP_BACKLOG = 256
@@ -257,6 +258,7 @@ kvferry_status node_http_create(const node_http_options *options,
     made->daemon = MHD_start_daemon(
         MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_POLL | MHD_USE_ITC, 0, NULL, NULL, handle, made,
         MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT, (unsigned)HTTP_CONNECTIONS,
+        MHD_OPTION_PER_IP_CONNECTION_LIMIT, (unsigned)HTTP_HOST_CONNECTIONS,
         MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)HTTP_TIMEOUT_SECONDS,
         MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HTTP_CONNECTION_BYTES,
         MHD_OPTION_NOTIFY_COMPLETED, completed, NULL, MHD_OPTION_END);

@@ -3,6 +3,7 @@
 #include "node/http.h"
 
 #include <arpa/inet.h>
+#include <errno.h>
 #include <poll.h>
 #include <stdatomic.h>
 #include <sys/eventfd.h>
@@ -64,20 +65,34 @@ static void expect_text(const rig *r, const char *path, const char *body, const 
     free(text);
 }
 
-/* The first line that the server answers to these bytes. */
-static void by_hand(const rig *r, const char *request, size_t size, char answer[128])
+/* From 127.0.0.`host`. */
+static int connect_from(const rig *r, unsigned host)
 {
     struct sockaddr_in where = {.sin_family = AF_INET,
                                 .sin_port = htons(r->bound.port),
                                 .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in from = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK - 1 + host)};
     int fd = socket(AF_INET, SOCK_STREAM, 0);
+    assert_int_equal(bind(fd, (struct sockaddr *)&from, sizeof(from)), 0);
     assert_int_equal(connect(fd, (struct sockaddr *)&where, sizeof(where)), 0);
+    return fd;
+}
+
+/* The first line that the server answers to these bytes. */
+static void by_hand_from(const rig *r, unsigned host, const char *request, size_t size, char answer[128])
+{
+    int fd = connect_from(r, host);
     ssize_t sent = send(fd, request, size, MSG_NOSIGNAL);
     (void)sent; /* the server may have heard enough before the end */
     shutdown(fd, SHUT_WR);
     ssize_t got = recv(fd, answer, 127, MSG_WAITALL);
     answer[got > 0 ? got : 0] = '\0';
     close(fd);
+}
+
+static void by_hand(const rig *r, const char *request, size_t size, char answer[128])
+{
+    by_hand_from(r, 1, request, size, answer);
 }
 
 #define ENTRY(tp, port)                                                                            \
@@ -114,6 +129,27 @@ static void test_metrics_are_served(void **state)
     expect_text(&r, "/metrics", NULL, "some_metric 1\n");
     expect_text(&r, "/health", NULL, "{\"status\": \"ok\"}");
     assert_int_equal(fetch(&r, "/query", NULL, &text), KVFERRY_IO);
+    node_http_close(r.http);
+}
+
+/* As many as the server serves: the other is answered while the first of these is still there. */
+static void test_one_host_that_says_nothing_leaves_room_for_others(void **state)
+{
+    (void)state;
+    enum { SILENT = 256 };
+    static const char request[] = "GET /health HTTP/1.0\r\n\r\n";
+    rig r;
+    int silent[SILENT];
+    char answer[128], byte;
+    begin(&r, true, "127.0.0.1");
+    for (size_t i = 0; i < SILENT; i++)
+        silent[i] = connect_from(&r, 1);
+    by_hand_from(&r, 2, request, sizeof(request) - 1, answer);
+    assert_non_null(strstr(answer, " 200 "));
+    assert_int_equal(recv(silent[0], &byte, 1, MSG_DONTWAIT), -1);
+    assert_int_equal(errno, EAGAIN);
+    for (size_t i = 0; i < SILENT; i++)
+        close(silent[i]);
     node_http_close(r.http);
 }
 
@@ -317,6 +353,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_workers_register_and_are_found),
         cmocka_unit_test(test_metrics_are_served),
+        cmocka_unit_test(test_one_host_that_says_nothing_leaves_room_for_others),
         cmocka_unit_test(test_ipv6),
         cmocka_unit_test(test_an_address_that_is_taken),
         cmocka_unit_test(test_bad_requests_are_answered),
