@@ -84,7 +84,8 @@ typedef struct kvferry_node_options {
 
     /* Limits. */
     uint32_t max_transfers;    /* of each side, that have not been released; default 65,536 */
-    uint32_t max_peers;        /* workers of other engines; default 4,096 */
+    uint32_t max_peers;        /* workers of other engines; default 4,096. One key may have them all, until others
+                                  come: then who has most loses some. Leave room for twice as many as there are */
     uint64_t max_peer_copies;  /* expanded and not yet done, to one peer; default 1,048,576. A request of more
                                   moves a part at a time; one block must fit */
     uint64_t max_message_bytes;/* default 16 MiB */

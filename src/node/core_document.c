@@ -4,8 +4,8 @@
 
 #include <stdio.h>
 
-/* What is kept of others at most: bytes of documents in messages of the greatest size, members of rosters. */
-enum { KEPT_MESSAGES = 64, KEPT_MEMBERS = 16 * WIRE_MAX_WORKERS };
+/* Digests in one GET, so that no small document draws a great one. Who has more to ask for does so with each answer. */
+enum { GET_DIGESTS = 256 };
 
 core_document *core_document_find(node_core *core, const char *digest)
 {
@@ -32,8 +32,6 @@ kvferry_status core_document_add(node_core *core, const void *data, size_t size,
         *document = made;
         return KVFERRY_OK;
     }
-    if (core->document_bytes > KEPT_MESSAGES * core->options.max_message_bytes)
-        return KVFERRY_NO_MEMORY;
     made = base_alloc(1, sizeof(*made));
     if (!made)
         return KVFERRY_NO_MEMORY;
@@ -144,13 +142,18 @@ static bool same_sizes(const kvferry_worker *a, const kvferry_worker *b)
     return a->tp_size == b->tp_size && a->pp_size == b->pp_size && a->dp_size == b->dp_size;
 }
 
-size_t core_roster_index(const core_roster *roster, const kvferry_worker *worker)
+size_t core_wire_index(const wire_roster *roster, const kvferry_worker *worker)
 {
-    const kvferry_worker *first = &roster->wire.members[0].worker;
+    const kvferry_worker *first = &roster->members[0].worker;
     if (!same_sizes(first, worker) || worker->tp_rank >= worker->tp_size ||
         worker->pp_rank >= worker->pp_size || worker->dp_rank >= worker->dp_size)
         return SIZE_MAX;
     return core_worker_index(worker);
+}
+
+size_t core_roster_index(const core_roster *roster, const kvferry_worker *worker)
+{
+    return core_wire_index(&roster->wire, worker);
 }
 
 /* Whether it is all workers of one engine, in order, and what its digest says. */
@@ -231,6 +234,7 @@ static kvferry_status find_documents(node_core *core, core_roster *roster, kvfer
         roster->documents[i] = document;
         if (document) {
             document->uses++;
+            roster->bytes += document->size;
             continue;
         }
         roster->waiters[i] = (core_waiter){.roster = roster, .index = i};
@@ -241,30 +245,31 @@ static kvferry_status find_documents(node_core *core, core_roster *roster, kvfer
     return KVFERRY_OK;
 }
 
-kvferry_status core_roster_get(node_core *core, const wire_roster *wire, core_roster **roster,
-                               kvferry_report *report)
+kvferry_status core_roster_check(node_core *core, const wire_roster *wire, core_roster **roster,
+                                 kvferry_report *report)
 {
-    core_roster *made;
-    HASH_FIND_STR(core->rosters, wire->digest, made);
-    if (made && strcmp(made->wire.engine_id, wire->engine_id) == 0) {
-        made->uses++;
-        *roster = made;
+    core_roster *known;
+    HASH_FIND_STR(core->rosters, wire->digest, known);
+    if (known && strcmp(known->wire.engine_id, wire->engine_id) == 0) {
+        known->uses++;
+        *roster = known;
         return KVFERRY_OK;
     }
-    if (!check_roster(wire, report))
-        return KVFERRY_REFUSED;
-    kvferry_status status = core_roster_names(core, wire, report);
-    if (status != KVFERRY_OK)
-        return status;
-    if (core->roster_members + wire->count > KEPT_MEMBERS) {
-        base_report_add(report, "too_many_workers", NULL, base_format("at most %d", KEPT_MEMBERS),
-                        "more", "the workers of all engines that are known");
+    *roster = NULL;
+    return check_roster(wire, report) ? core_roster_names(core, wire, report) : KVFERRY_REFUSED;
+}
+
+kvferry_status core_roster_make(node_core *core, const char *key, const wire_roster *wire, core_roster **roster,
+                                kvferry_report *report)
+{
+    if (!core_share_has_room(core, CORE_KEPT_MEMBERS, core_share_who(core, key), wire->count)) {
+        core_share_report(core, CORE_KEPT_MEMBERS, report);
         return KVFERRY_REFUSED;
     }
-    made = base_alloc(1, sizeof(*made));
+    core_roster *made = base_alloc(1, sizeof(*made));
     if (!made)
         return KVFERRY_NO_MEMORY;
-    status = copy_roster(wire, made) ? find_documents(core, made, report) : KVFERRY_NO_MEMORY;
+    kvferry_status status = copy_roster(wire, made) ? find_documents(core, made, report) : KVFERRY_NO_MEMORY;
     if (status == KVFERRY_OK)
         HASH_ADD_STR(core->rosters, wire.digest, made);
     if (!made->hh.tbl) {
@@ -275,6 +280,24 @@ kvferry_status core_roster_get(node_core *core, const wire_roster *wire, core_ro
     core->roster_members += wire->count;
     *roster = made;
     return KVFERRY_OK;
+}
+
+kvferry_status core_roster_get(node_core *core, const char *key, const wire_roster *wire, core_roster **roster,
+                               kvferry_report *report)
+{
+    core_roster *found;
+    kvferry_status status = core_roster_check(core, wire, &found, report);
+    if (status == KVFERRY_OK && !found) {
+        status = core_roster_make(core, key, wire, &found, report);
+        if (status == KVFERRY_OK && !core_share_settle(core, CORE_KEPT_MEMBERS, core_share_who(core, key))) {
+            core_share_report(core, CORE_KEPT_MEMBERS, report);
+            core_roster_release(core, found);
+            status = KVFERRY_REFUSED;
+        }
+    }
+    if (status == KVFERRY_OK)
+        *roster = found;
+    return status;
 }
 
 void core_roster_release(node_core *core, core_roster *roster)
@@ -290,11 +313,12 @@ void core_roster_release(node_core *core, core_roster *roster)
 
 void core_roster_fetch(node_core *core, core_roster *roster, core_line *line)
 {
-    const char **digests = base_alloc(roster->missing, sizeof(*digests));
+    size_t most = base_min(roster->missing, GET_DIGESTS);
+    const char **digests = base_alloc(most, sizeof(*digests));
     if (!digests)
         return;
     wire_message message = {.type = WIRE_GET, .body.documents.digests = digests};
-    for (size_t i = 0; i < roster->wire.count; i++)
+    for (size_t i = 0; message.body.documents.count < most; i++)
         if (!roster->documents[i])
             digests[message.body.documents.count++] = roster->wire.members[i].digest;
     roster->asked = core->now;
@@ -355,6 +379,7 @@ static bool give(node_core *core, const core_waiter *waiter, core_document *docu
         return false;
     roster->documents[i] = document;
     document->uses++;
+    roster->bytes += document->size;
     roster->missing--;
     return true;
 }
@@ -395,6 +420,8 @@ void core_received_documents(node_core *core, core_link link, const wire_message
     if (kvferry_report_create(&report) != KVFERRY_OK)
         return;
     bool any = false; /* is what somebody lacked: only then is it worth to ask for more */
+    core_line *line = core_line_find(core, link);
+    const char *who = core_share_who(core, line ? line->key : "");
     for (size_t i = 0; i < got->count && kvferry_report_count(report) < WIRE_MAX_REASONS; i++) {
         char digest[WIRE_DIGEST_TEXT];
         wire_digest(got->documents[i], got->sizes[i], digest);
@@ -403,9 +430,14 @@ void core_received_documents(node_core *core, core_link link, const wire_message
             core->statistics.ignored++;
             continue;
         }
+        if (!core_share_has_room(core, CORE_KEPT_BYTES, who, got->sizes[i])) {
+            core_share_report(core, CORE_KEPT_BYTES, report);
+            break;
+        }
         if (core_document_add(core, got->documents[i], got->sizes[i], &document, report) == KVFERRY_OK)
             any |= hand_out(core, document, report);
         core_document_release(core, document);
+        core_share_settle(core, CORE_KEPT_BYTES, who);
     }
     if (any)
         core_own_documents(core);
@@ -413,7 +445,7 @@ void core_received_documents(node_core *core, core_link link, const wire_message
         core_refused(core, message->engine_id, core_who(message->sender, core->place), report);
         core_send_reasons(core, link, message, report);
     }
-    core_line *line = core_line_find(core, link);
+    line = core_line_find(core, link);
     if (any && !kvferry_report_count(report)) /* one that sent what is wrong is not asked again at once */
         fetch_rest(core, line);
     else if (kvferry_report_count(report) && line && line->use == CORE_USE_GREETER)

@@ -253,10 +253,10 @@ static void greet(node_core *core, core_engine *engine)
     wait_retry(core, engine);
 }
 
-/* How many there are with those that the engine needs. */
-static size_t count_sources(node_core *core, const core_engine *engine)
+/* How many the engine needs that are not there. */
+static size_t count_new_sources(node_core *core, const core_engine *engine)
 {
-    size_t count = HASH_COUNT(core->sources);
+    size_t count = 0;
     for (size_t i = 0; i < engine->roster->wire.count; i++)
         count += engine->pairing->asks[i] &&
                  !core_source_find(core, engine->roster->wire.members[i].incarnation);
@@ -287,7 +287,8 @@ static void plan(node_core *core, core_engine *engine)
         core_pairing_release(core, pairing);
         return;
     }
-    if (HASH_COUNT(core->targets) + count_sources(core, engine) > core->options.max_peers) {
+    const char *who = core_address_key(engine->roster->wire.members[0].address);
+    if (!core_share_has_room(core, CORE_KEPT_PEERS, who, count_new_sources(core, engine))) {
         core_engine_fail_with(core, engine, "too_many_peers",
                               base_format("at most %u", core->options.max_peers), "more",
                               "workers of other engines");
@@ -307,6 +308,7 @@ static void plan(node_core *core, core_engine *engine)
             return;
         }
     }
+    core_share_settle(core, CORE_KEPT_PEERS, who);
     core_engine_source_ready(core, engine);
 }
 
@@ -448,7 +450,7 @@ void core_engine_welcome(node_core *core, core_line *line, const wire_message *m
     kvferry_report *report = NULL;
     kvferry_status status = kvferry_report_create(&report);
     if (status == KVFERRY_OK)
-        status = core_roster_get(core, wire, &engine->roster, report);
+        status = core_roster_get(core, line->key, wire, &engine->roster, report);
     if (status == KVFERRY_REFUSED) {
         core_engine_fail(core, engine, report);
     } else if (status == KVFERRY_OK) {

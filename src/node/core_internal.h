@@ -13,7 +13,7 @@
  *   core_part.c      decode: one source of an ask         core_status.c   counts and state for people
  *   core_words.c     reasons, log lines, the dead         core_name.c     whose key is whose
  *   core_job.c       long work, a little at a time        core_sum.c      checksums for verify
- *   core_share.c     prefill: what is kept for whom       core_tell.c     decode: who is told how an ask ended
+ *   core_share.c     what is kept for whom                core_tell.c     decode: who is told how an ask ended
  */
 #ifndef KVFERRY_NODE_CORE_INTERNAL_H
 #define KVFERRY_NODE_CORE_INTERNAL_H
@@ -31,7 +31,9 @@
 #define CORE_ID (WIRE_MAX_ID + 1)
 #define CORE_CODE 64
 #define CORE_KEY_TEXT 65
+#define CORE_HOLDER 80
 
+typedef struct core_holder core_holder;
 typedef struct core_line core_line;
 typedef struct core_roster core_roster;
 typedef struct core_want core_want;
@@ -254,6 +256,8 @@ struct core_roster {
     core_document **documents; /* by member */
     core_waiter *waiters;      /* the same */
     size_t missing;            /* documents that are not here */
+    uint64_t bytes;            /* of those that are */
+    uint32_t targets;          /* that have it */
     uint64_t asked;            /* when documents were last asked for; 0: not */
     base_arena arena;
     uint32_t uses;
@@ -262,13 +266,20 @@ struct core_roster {
 
 /*
  * The roster of the message: known, or made new; in use once more. KVFERRY_REFUSED: it is not what a roster must
- * be. Documents that are here are found.
+ * be, or there is no room. Documents that are here are found. `key`: of who says it.
  */
-kvferry_status core_roster_get(node_core *core, const wire_roster *wire, core_roster **roster,
+kvferry_status core_roster_get(node_core *core, const char *key, const wire_roster *wire, core_roster **roster,
                                kvferry_report *report);
+/* The two halves of it: if it is known, *roster is in use once more, else it is looked at and *roster is NULL; */
+kvferry_status core_roster_check(node_core *core, const wire_roster *wire, core_roster **roster,
+                                 kvferry_report *report);
+/* and one that was looked at is made. There may be more than there is room for: see core_share_settle. */
+kvferry_status core_roster_make(node_core *core, const char *key, const wire_roster *wire, core_roster **roster,
+                                kvferry_report *report);
 void core_roster_release(node_core *core, core_roster *roster);
 /* The member's index by its ranks; SIZE_MAX: there is none such. */
 size_t core_roster_index(const core_roster *roster, const kvferry_worker *worker);
+size_t core_wire_index(const wire_roster *roster, const kvferry_worker *worker);
 /* Asks for the documents that are missing, over this line. */
 void core_roster_fetch(node_core *core, core_roster *roster, core_line *line);
 /* GET: sends what is here of it. DOCUMENTS: keeps what is wanted. */
@@ -389,12 +400,43 @@ typedef struct core_share {
     uint64_t parked_bytes;
 } core_share;
 
+/* --- shares: core_share.c; those of the prefill side: core_prefill.h ------------------------------------- */
+
+/* A key, or, without keys, a host. Lives as long as it holds anything. */
+struct core_holder {
+    char name[CORE_HOLDER];
+    size_t uses, stones;
+    uint64_t holds; /* of what was looked at last */
+    UT_hash_handle hh;
+};
+
+/* What is bounded for all together. */
+typedef enum core_kept {
+    CORE_KEPT_PEERS,   /* workers of other engines */
+    CORE_KEPT_MEMBERS, /* of rosters */
+    CORE_KEPT_BYTES    /* of documents */
+} core_kept;
+
+/* Who speaks by the key in the message that is looked at: the name of a holder. */
+const char *core_share_who(const node_core *core, const char *key);
+/* In use once more. NULL: out of memory. */
+core_holder *core_holder_get(node_core *core, const char *who);
+void core_holder_release(node_core *core, core_holder *holder);
+/* Whether so much more fits, or somebody holds more than `who` would: then core_share_settle makes it fit. */
+bool core_share_has_room(node_core *core, core_kept what, const char *who, uint64_t more);
+/* While it is too much, those that hold more than `who` lose a target. false: it is too much, and nobody does. */
+bool core_share_settle(node_core *core, core_kept what, const char *who);
+uint64_t core_share_limit(const node_core *core, core_kept what);
+/* The reason why there is no room. */
+void core_share_report(const node_core *core, core_kept what, kvferry_report *report);
+
 /* --- the core ------------------------------------------------------------------------------------------- */
 
 typedef struct core_tombstone {
     char incarnation[WIRE_INCARNATION_TEXT];
     bool proven; /* it is dead; else another has taken its place, as far as is known */
     uint64_t forget_at;
+    core_holder *holder;
     struct core_tombstone *prev, *next;
     UT_hash_handle hh;
 } core_tombstone;
@@ -462,6 +504,7 @@ struct node_core {
     size_t offer_count; /* not released */
     uint64_t early_bytes; /* of tables of asks */
     core_share strangers;
+    core_holder *holders;
     uint64_t told[CORE_TOLD];
     size_t told_at;
 
@@ -497,10 +540,13 @@ void core_code_set(char code[CORE_CODE], const char *from);
 /* Proven to be dead: what still comes of it is from before. */
 bool core_dead(node_core *core, const char *incarnation);
 bool core_replaced(node_core *core, const char *incarnation);
-void core_tombstone_add(node_core *core, const char *incarnation, bool proven);
+/* `who`: the name of the holder. */
+void core_tombstone_add(node_core *core, const char *who, const char *incarnation, bool proven);
 /* It lives, other than it seemed. */
 void core_tombstone_remove(node_core *core, const char *incarnation);
 void core_tombstone_drop(node_core *core, core_tombstone *stone);
+/* The oldest of who has most: the next to be forgotten. There are some. */
+core_tombstone *core_share_stone(const node_core *core);
 /* Once everything is ended for good and no write is in flight: says BYE. */
 void core_leave(node_core *core);
 /* The own roster changed, or went. */

@@ -39,7 +39,7 @@ static void gather(node_core *core)
     wire_roster wire = {.engine_id = core->engine_id, .members = members, .count = count};
     wire_roster_digest(&wire, wire.digest);
     core_roster *roster = NULL;
-    if (core_roster_get(core, &wire, &roster, NULL) == KVFERRY_OK) {
+    if (core_roster_get(core, core_address_key(core->options.address), &wire, &roster, NULL) == KVFERRY_OK) {
         core->gathered = true;
         bool news = roster != core->own;
         take_roster(core, roster);
@@ -215,7 +215,7 @@ void core_received_own_roster(node_core *core, core_line *line, const wire_messa
         strcmp(wire->members[core->rank].incarnation, core->incarnation) != 0)
         return;
     core_roster *roster = NULL;
-    if (core_roster_get(core, wire, &roster, NULL) != KVFERRY_OK)
+    if (core_roster_get(core, line->key, wire, &roster, NULL) != KVFERRY_OK)
         return;
     if (!roster->missing) {
         core_roster_release(core, core->fetching);

@@ -17,6 +17,7 @@ struct core_target {
     bool welcomed; /* else its engine's documents are still to come */
     bool waits;    /* for plans */
     bool knows;    /* the own roster, by its digest */
+    core_holder *holder;
     core_roster *roster;
     core_pairing *pairing;
     core_line *lines, *line; /* all, and the last that it spoke over */
@@ -37,6 +38,8 @@ core_target *core_target_speaking(core_line *line, const wire_message *message);
 void core_targets_documents(node_core *core);
 void core_target_heard(node_core *core, core_target *target, core_line *line);
 void core_target_lost(node_core *core, core_target *target, const char *code, const char *text);
+/* It makes room: others have less. */
+void core_target_displaced(node_core *core, core_target *target, core_kept what);
 void core_target_busy(node_core *core, core_target *target, bool more);
 void core_target_line_ended(node_core *core, core_line *line);
 void core_targets_free(node_core *core);

@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Prefill side: what is kept for those who ask too early is bounded, and where it is too much, who has most of it loses
- * of its own: a peer that floods this node takes nothing from others.
+ * What is kept of others is bounded, and where it is too much, who has most of it loses of its own: who floods a node
+ * shuts nobody out, and who is alone may have all of it. Of what is asked for too early "who" is a target; of places of
+ * targets, rosters, documents and tombstones it is a key, or, without keys, the host that it speaks from.
  */
 #include "node/core_internal.h"
 
-/* How much of tables of asks is kept, in messages of the greatest size. */
-enum { PARKED_MESSAGES = 16 };
+#include <ctype.h>
+#include <stdio.h>
+
+/* What is kept: tables of asks and documents, in messages of the greatest size; members of rosters. */
+enum { PARKED_MESSAGES = 16, KEPT_MESSAGES = 64, KEPT_MEMBERS = 16 * WIRE_MAX_WORKERS };
 
 /* --- offers that were not offered ------------------------------------------------------------------------ */
 
@@ -90,4 +94,172 @@ void core_share_end(node_core *core, core_share *share)
         core_share_leave(offer);
         core_share_enter(core, NULL, offer);
     }
+}
+
+/* --- holders ------------------------------------------------------------------------------------------------ */
+
+const char *core_share_who(const node_core *core, const char *key) { return core->keyed ? key : core->place; }
+
+static core_holder *find_holder(node_core *core, const char *who)
+{
+    char name[CORE_HOLDER] = "";
+    for (size_t i = 0; i < sizeof(name) - 1 && who[i]; i++)
+        name[i] = (char)tolower((unsigned char)who[i]);
+    core_holder *holder;
+    HASH_FIND_STR(core->holders, name, holder);
+    return holder;
+}
+
+core_holder *core_holder_get(node_core *core, const char *who)
+{
+    core_holder *holder = find_holder(core, who);
+    if (!holder) {
+        holder = base_alloc(1, sizeof(*holder));
+        if (!holder)
+            return NULL;
+        for (size_t i = 0; i < sizeof(holder->name) - 1 && who[i]; i++)
+            holder->name[i] = (char)tolower((unsigned char)who[i]);
+        HASH_ADD_STR(core->holders, name, holder);
+        if (!holder->hh.tbl) {
+            free(holder);
+            return NULL;
+        }
+    }
+    holder->uses++;
+    return holder;
+}
+
+void core_holder_release(node_core *core, core_holder *holder)
+{
+    if (!holder || --holder->uses)
+        return;
+    HASH_DEL(core->holders, holder);
+    free(holder);
+}
+
+/* --- places, rosters, documents ----------------------------------------------------------------------------- */
+
+uint64_t core_share_limit(const node_core *core, core_kept what)
+{
+    switch (what) {
+    case CORE_KEPT_PEERS:
+        return core->options.max_peers;
+    case CORE_KEPT_MEMBERS:
+        return KEPT_MEMBERS;
+    case CORE_KEPT_BYTES:
+        break;
+    }
+    return KEPT_MESSAGES * core->options.max_message_bytes;
+}
+
+static uint64_t kept(const node_core *core, core_kept what)
+{
+    switch (what) {
+    case CORE_KEPT_PEERS:
+        return HASH_COUNT(core->targets) + HASH_COUNT(core->sources);
+    case CORE_KEPT_MEMBERS:
+        return core->roster_members;
+    case CORE_KEPT_BYTES:
+        break;
+    }
+    return core->document_bytes;
+}
+
+static bool is_over(const node_core *core, core_kept what, uint64_t more)
+{
+    return kept(core, what) + more > core_share_limit(core, what);
+}
+
+/* What the target holds: of its roster, no more than its part. */
+static uint64_t part_of(const core_target *target, core_kept what)
+{
+    const core_roster *roster = target->roster;
+    if (what == CORE_KEPT_PEERS)
+        return 1;
+    return roster ? base_ceil_div(what == CORE_KEPT_MEMBERS ? roster->wire.count : roster->bytes, roster->targets) : 0;
+}
+
+/* Looks what each holds; the one that holds most, if it is more than `who` does with `more`. NULL: nobody. */
+static core_holder *greatest(node_core *core, core_kept what, const char *who, uint64_t more)
+{
+    core_holder *holder, *next, *most = NULL;
+    core_target *target;
+    HASH_ITER(hh, core->holders, holder, next)
+        holder->holds = 0;
+    for (target = core->targets; target; target = target->hh.next)
+        target->holder->holds += part_of(target, what);
+    const core_holder *own = find_holder(core, who);
+    uint64_t least = (own ? own->holds : 0) + more;
+    HASH_ITER(hh, core->holders, holder, next) {
+        if (holder->holds <= least)
+            continue;
+        least = holder->holds;
+        most = holder;
+    }
+    return most;
+}
+
+bool core_share_has_room(node_core *core, core_kept what, const char *who, uint64_t more)
+{
+    return !is_over(core, what, more) || greatest(core, what, who, more);
+}
+
+/* Of one holder's targets: whether this goes rather than the other. */
+static bool goes_first(const core_target *target, const core_target *other, core_kept what)
+{
+    uint64_t part = part_of(target, what), others = part_of(other, what);
+    if (part != others)
+        return part > others;
+    if (target->welcomed != other->welcomed)
+        return other->welcomed;
+    if (!target->busy != !other->busy)
+        return !target->busy;
+    return target->heard < other->heard;
+}
+
+static core_target *first_to_go(node_core *core, const core_holder *holder, core_kept what)
+{
+    core_target *first = NULL;
+    for (core_target *target = core->targets; target; target = target->hh.next)
+        if (target->holder == holder && (!first || goes_first(target, first, what)))
+            first = target;
+    return first;
+}
+
+bool core_share_settle(node_core *core, core_kept what, const char *who)
+{
+    while (is_over(core, what, 0)) {
+        core_holder *most = greatest(core, what, who, 0);
+        if (!most)
+            return false;
+        core_target_displaced(core, first_to_go(core, most, what), what);
+    }
+    return true;
+}
+
+static const struct {
+    const char *code, *text;
+} of_kept[] = {
+    [CORE_KEPT_PEERS] = {"too_many_peers", "workers of other engines"},
+    [CORE_KEPT_MEMBERS] = {"too_many_workers", "the workers of all engines that are known"},
+    [CORE_KEPT_BYTES] = {"too_many_documents", "bytes of layout documents of other engines"},
+};
+
+void core_share_report(const node_core *core, core_kept what, kvferry_report *report)
+{
+    base_report_add(report, of_kept[what].code, NULL,
+                    base_format("at most %llu", (unsigned long long)core_share_limit(core, what)),
+                    "more, and no key has more of them than this one", "%s", of_kept[what].text);
+}
+
+/* --- tombstones --------------------------------------------------------------------------------------------- */
+
+core_tombstone *core_share_stone(const node_core *core)
+{
+    core_tombstone *stone = core->tombstone_list, *each;
+    DL_FOREACH(core->tombstone_list, each) {
+        if (each->holder->stones > stone->holder->stones)
+            stone = each;
+    }
+    return stone;
 }

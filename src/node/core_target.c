@@ -34,6 +34,17 @@ static void leave_line(core_line *line)
     line->user = NULL;
 }
 
+/* `roster`: in use for it; NULL: none any more. */
+static void set_roster(node_core *core, core_target *target, core_roster *roster)
+{
+    if (roster)
+        roster->targets++;
+    if (target->roster)
+        target->roster->targets--;
+    core_roster_release(core, target->roster);
+    target->roster = roster;
+}
+
 static void free_target(node_core *core, core_target *target)
 {
     core_line *line;
@@ -47,7 +58,8 @@ static void free_target(node_core *core, core_target *target)
     core->statistics.peers -= target->welcomed;
     core_timer_end(core, &target->timer);
     core_pairing_release(core, target->pairing);
-    core_roster_release(core, target->roster);
+    set_roster(core, target, NULL);
+    core_holder_release(core, target->holder);
     free(target->binding);
     free(target);
 }
@@ -179,6 +191,19 @@ static void turn_away(node_core *core, core_target *target, const kvferry_report
     core_target_lost(core, target, core_reasons_code(reasons, "no_memory"), text);
 }
 
+void core_target_displaced(node_core *core, core_target *target, core_kept what)
+{
+    static const char text[] = "others come, and no key has more than its own";
+    kvferry_report *reasons = NULL;
+    if (kvferry_report_create(&reasons) == KVFERRY_OK) {
+        core_share_report(core, what, reasons);
+        turn_away(core, target, reasons, text);
+        kvferry_report_free(reasons);
+    } else {
+        core_target_lost(core, target, "no_memory", text);
+    }
+}
+
 /* All documents are here: is it to be served? */
 static void welcome(node_core *core, core_target *target)
 {
@@ -252,12 +277,12 @@ static core_target *find_rank(node_core *core, const wire_message *message)
 static void replace(node_core *core, const char *key, const wire_message *message)
 {
     const kvferry_worker *worker = &message->body.hello.worker;
-    const char *text = "the decode worker was restarted";
+    const char *text = "the decode worker was restarted", *who = core_share_who(core, key);
     core_tombstone_remove(core, message->sender);
     make_place(core, key, message);
     core_target *before = find_rank(core, message);
     if (before) {
-        core_tombstone_add(core, before->incarnation, false);
+        core_tombstone_add(core, who, before->incarnation, false);
         core_target_lost(core, before, "incarnation", text);
     }
     core_pairing *pairing, *next;
@@ -266,7 +291,7 @@ static void replace(node_core *core, const char *key, const wire_message *messag
         if (slot == SIZE_MAX || !core_key_fits(core, pairing->target->wire.members[slot].address, key))
             continue;
         if (strcmp(pairing->target->wire.members[slot].incarnation, message->sender) != 0)
-            core_tombstone_add(core, pairing->target->wire.members[slot].incarnation, false);
+            core_tombstone_add(core, who, pairing->target->wire.members[slot].incarnation, false);
         settle_slots(core, pairing, slot, message->sender, true, "incarnation", text);
     }
 }
@@ -283,14 +308,16 @@ static core_target *make_target(node_core *core, const char *key, const wire_mes
     snprintf(target->key, sizeof(target->key), "%s", key);
     target->member.worker = member->worker;
     target->heard = core->now;
+    target->holder = core_holder_get(core, core_share_who(core, key));
     target->binding = malloc(hello->binding_size + 1);
-    bool timed = target->binding && core_name_keep(core, target->incarnation, key) &&
+    bool timed = target->holder && target->binding && core_name_keep(core, target->incarnation, key) &&
                  core_timer_begin(core, &target->timer, on_time, target);
     if (timed)
         HASH_ADD_STR(core->targets, incarnation, target);
     if (!target->hh.tbl) {
         if (timed)
             core_timer_end(core, &target->timer);
+        core_holder_release(core, target->holder);
         free(target->binding);
         free(target);
         return NULL;
@@ -323,6 +350,19 @@ static bool check_sender(node_core *core, const char *key, const wire_message *m
     return core_name_key(core, sender) || core_rosters_agree(core, sender, key, report);
 }
 
+/* Whether the sender is at its place in the roster, which was looked at. */
+static bool check_place(node_core *core, const char *key, const wire_message *message, const wire_roster *roster,
+                        kvferry_report *report)
+{
+    size_t index = core_wire_index(roster, &message->body.hello.worker);
+    if (strcmp(roster->engine_id, message->engine_id) == 0 && index != SIZE_MAX &&
+        strcmp(roster->members[index].incarnation, message->sender) == 0)
+        return check_sender(core, key, message, &roster->members[index], report);
+    base_report_add(report, "roster_malformed", NULL, "the sender at its ranks", "another worker or none",
+                    "the roster of engine %s", message->engine_id);
+    return false;
+}
+
 static kvferry_status check_hello(node_core *core, const char *key, const wire_message *message,
                                   core_roster **roster, kvferry_report *report)
 {
@@ -332,30 +372,24 @@ static kvferry_status check_hello(node_core *core, const char *key, const wire_m
                         "the transfer engine of engine %s", message->engine_id);
         return KVFERRY_REFUSED;
     }
-    if (!core_target_find(core, message->sender) &&
-        HASH_COUNT(core->targets) + HASH_COUNT(core->sources) >= core->options.max_peers) {
-        base_report_add(report, "too_many_peers", NULL, base_format("at most %u", core->options.max_peers),
-                        "as many", "workers of other engines");
-        return KVFERRY_REFUSED;
-    }
     core_roster *found = NULL;
-    kvferry_status status = core_roster_get(core, &hello->roster, &found, report);
+    kvferry_status status = core_roster_check(core, &hello->roster, &found, report);
     if (status != KVFERRY_OK)
         return status;
-    size_t index = core_roster_index(found, &hello->worker);
-    if (strcmp(found->wire.engine_id, message->engine_id) == 0 && index != SIZE_MAX &&
-        strcmp(found->wire.members[index].incarnation, message->sender) == 0) {
-        if (check_sender(core, key, message, &found->wire.members[index], report)) {
-            *roster = found;
-            return KVFERRY_OK;
-        }
-        core_roster_release(core, found);
-        return KVFERRY_REFUSED;
+    if (!check_place(core, key, message, found ? &found->wire : &hello->roster, report)) {
+        status = KVFERRY_REFUSED;
+    } else if (!core_target_find(core, message->sender) &&
+               !core_share_has_room(core, CORE_KEPT_PEERS, core_share_who(core, key), 1)) {
+        core_share_report(core, CORE_KEPT_PEERS, report);
+        status = KVFERRY_REFUSED;
+    } else if (!found) {
+        status = core_roster_make(core, key, &hello->roster, &found, report);
     }
-    core_roster_release(core, found);
-    base_report_add(report, "roster_malformed", NULL, "the sender at its ranks", "another worker or none",
-                    "the roster of engine %s", message->engine_id);
-    return KVFERRY_REFUSED;
+    if (status == KVFERRY_OK)
+        *roster = found;
+    else
+        core_roster_release(core, found);
+    return status;
 }
 
 static void accept(node_core *core, core_link link, const char *key, const wire_message *message,
@@ -382,8 +416,12 @@ static void accept(node_core *core, core_link link, const char *key, const wire_
     }
     join(core, target, line);
     target->knows = *message->body.hello.expects != 0;
-    core_roster_release(core, target->roster);
-    target->roster = roster;
+    set_roster(core, target, roster);
+    core_share_settle(core, CORE_KEPT_PEERS, target->holder->name);
+    if (!core_share_settle(core, CORE_KEPT_MEMBERS, target->holder->name)) {
+        core_target_displaced(core, target, CORE_KEPT_MEMBERS);
+        return;
+    }
     if (!roster->missing)
         welcome(core, target);
     else if (!roster->asked || core->now - roster->asked >= core->options.retry_ns)

@@ -186,10 +186,12 @@ void core_tombstone_drop(node_core *core, core_tombstone *stone)
 {
     DL_DELETE(core->tombstone_list, stone);
     HASH_DEL(core->tombstones, stone);
+    stone->holder->stones--;
+    core_holder_release(core, stone->holder);
     free(stone);
 }
 
-void core_tombstone_add(node_core *core, const char *incarnation, bool proven)
+void core_tombstone_add(node_core *core, const char *who, const char *incarnation, bool proven)
 {
     core_tombstone *stone = find_stone(core, incarnation);
     if (stone) {
@@ -202,12 +204,16 @@ void core_tombstone_add(node_core *core, const char *incarnation, bool proven)
     stone->proven = proven;
     snprintf(stone->incarnation, sizeof(stone->incarnation), "%s", incarnation);
     stone->forget_at = core_after(core, core->options.remember_ns);
-    HASH_ADD_STR(core->tombstones, incarnation, stone);
+    stone->holder = core_holder_get(core, who);
+    if (stone->holder)
+        HASH_ADD_STR(core->tombstones, incarnation, stone);
     if (!stone->hh.tbl) {
+        core_holder_release(core, stone->holder);
         free(stone);
         return;
     }
+    stone->holder->stones++;
     DL_APPEND(core->tombstone_list, stone);
     if (HASH_COUNT(core->tombstones) > core->options.max_peers)
-        core_tombstone_drop(core, core->tombstone_list);
+        core_tombstone_drop(core, core_share_stone(core));
 }

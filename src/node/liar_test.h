@@ -26,7 +26,7 @@ typedef struct liar {
     wire_type answer; /* WIRE_TYPES: none */
     wire_outcome outcome;
     char code[64];
-    size_t documents; /* in it */
+    size_t documents; /* in it, or that it asks for */
 } liar;
 
 static inline uint64_t ignored_at(rig *r, size_t index)
@@ -60,7 +60,7 @@ static inline void hear(liar *l, const core_effect *effect)
     snprintf(l->code, sizeof(l->code), "%s", core_reasons_code(message.reasons, ""));
     if (message.type == WIRE_VERDICT)
         l->outcome = message.body.verdict.outcome;
-    l->documents = message.type == WIRE_DOCUMENTS ? message.body.documents.count : 0;
+    l->documents = message.type == WIRE_DOCUMENTS || message.type == WIRE_GET ? message.body.documents.count : 0;
     wire_message_end(&message);
 }
 
