@@ -9,7 +9,7 @@ from vllm.config import KVTransferConfig, ParallelConfig
 from kvferry.node import Event, EventKind, Outcome, Side
 from kvferry.report import Reason, Refused
 from kvferry.vllm import worker as half
-from kvferry.vllm.scheduler import Ask, Metadata, Offer
+from kvferry.vllm.scheduler import Ask, Metadata, Offer, Renewal
 
 
 class Device:
@@ -126,6 +126,35 @@ def test_an_aborted_load_is_no_loaded_one():
     results = worker.results()
     assert (results.finished_recving, results.failed_recving) == ({"r1"}, {"r1"})
     assert worker.stats.data == {"receives_aborted": 1}
+
+
+class NodeWithoutMemory(FakeNode):
+    """Every call of which fails for want of memory."""
+
+    def _fails(self, *_, **__):
+        raise MemoryError("kvferry: no memory")
+
+    expect = offer = ask = abort = renew = connect = _fails
+
+
+def test_a_node_without_memory_fails_requests_and_no_step():
+    """vLLM computes a prompt whose load failed; an exception in a step ends the engine."""
+    worker = worker_of(NodeWithoutMemory())
+    worker._receiving["loading"] = "r0"
+    worker.start(
+        Metadata(
+            expected=["e"],
+            offers=[Offer("r1", "offered", 1, [(0, [1])])],
+            asks=[ask_of("r2"), ask_of("r3", "u", groups=())],
+            withdrawn=["w"],
+            aborted=["loading"],
+            renewed=[Renewal("t", "p", "http://127.0.0.1:1")],
+        )
+    )
+    results = worker.results()
+    assert results.finished_sending == {"r1"}
+    assert (results.finished_recving, results.failed_recving) == ({"r2"}, {"r2"})
+    assert worker.stats.data == {"sends_failed": 1, "receives_failed": 1}
 
 
 def group(rank, size):

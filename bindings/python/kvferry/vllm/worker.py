@@ -67,6 +67,13 @@ EARLY_MS = 20_000
 #: Why a call is refused whose transfer id is another's: that one goes on, or has ended.
 TOLD_ALREADY = frozenset({"transfer_known", "transfer_over"})
 
+#: What a call of the node may raise: all of it is about one request, and no reason to end the engine's step.
+FAILURES = (Error, MemoryError)
+
+
+def _told_already(error: BaseException) -> bool:
+    return isinstance(error, Error) and bool(error.codes & TOLD_ALREADY)
+
 
 class _Fence:
     """Done once all that was launched on the device before it is."""
@@ -202,15 +209,15 @@ class Worker:
     def _try(call: Any, *arguments: Any) -> None:
         try:
             call(*arguments)
-        except Error as error:
+        except FAILURES as error:
             logger.debug("kvferry: %s%s: %s", call.__name__, arguments, error)
 
     def _renew(self, renewal: Renewal) -> None:
         """An engine that nothing was loaded from yet is met first; the next renewal reaches it."""
         try:
             self.node.renew(renewal.engine_id, renewal.transfer_id)
-        except Error as error:
-            if "peer_unknown" in error.codes:
+        except FAILURES as error:
+            if isinstance(error, Error) and "peer_unknown" in error.codes:
                 self._try(self.node.connect, renewal.bootstrap, renewal.engine_id)
             else:
                 logger.debug("kvferry: the lease of %s is not prolonged: %s", renewal.transfer_id, error)
@@ -225,11 +232,11 @@ class Worker:
     def _offer(self, offer: Offer) -> None:
         try:
             self.node.offer(offer.transfer_id, offer.tokens, self._tables(offer.groups), ready=True)
-        except Error as error:
+        except FAILURES as error:
             logger.error("kvferry: request %s cannot be offered: %s", offer.request_id, error)
             self.stats.count("sends_failed")
             self._results.finished_sending.add(offer.request_id)
-            if not error.codes & TOLD_ALREADY:  # who waits for it fails now, not at the lease's end
+            if not _told_already(error):  # who waits for it fails now, not at the lease's end
                 self._try(self.node.abort, Side.PREFILL, offer.transfer_id)
             return
         self._sending[offer.transfer_id] = offer.request_id
@@ -237,15 +244,14 @@ class Worker:
     def _ask(self, ask: Ask) -> None:
         try:
             self._call_ask(ask, self._tables(ask.groups))
-        except Error as error:
-            told_already = bool(error.codes & TOLD_ALREADY)
+        except FAILURES as error:
             if not ask.groups:  # vLLM tells of a request that it never ran more than once
-                log = logger.debug if told_already else logger.warning
+                log = logger.debug if _told_already(error) else logger.warning
                 log("kvferry: blocks of request %s are not released early: %s", ask.request_id, error)
                 return
             logger.error("kvferry: request %s cannot be loaded: %s", ask.request_id, error)
             self._failed(ask.request_id)
-            if not told_already:
+            if not _told_already(error):
                 self._try(self._call_ask, ask, {})  # the prefill side need not hold its blocks
             return
         if ask.groups:
