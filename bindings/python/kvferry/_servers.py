@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 from aiohttp import ClientError, ClientSession, ClientTimeout
@@ -22,12 +23,19 @@ BOOTSTRAP_PORT = 8998
 IDENTITY_SECONDS = 1.0
 #: A prefill server that did not say who it is counts as down this long without being asked again.
 DOWN_SECONDS = 1.0
-#: A decode server that took no connection comes last this long; then one request tries it again.
-UNREACHED_SECONDS = 10.0
+#: A server that failed comes last this long; then one request tries it again.
+FAILED_SECONDS = 10.0
 CONNECT_SECONDS = 5.0
+#: A prefill server that has a prompt is asked so often whether it is well: one that computes says so.
+HEALTH_SECONDS = 5.0
+#: So many questions without a good answer, one after the other, tell that it is not.
+UNWELL_ANSWERS = 2
 
 #: What a question to a server may end with, other than an answer of the expected form.
 UNANSWERED = (ClientError, asyncio.TimeoutError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
+
+
+T = TypeVar("T")
 
 
 class Failure(Exception):
@@ -44,6 +52,13 @@ class Failure(Exception):
         return {"error": {"message": self.message, "type": self.kind, "code": self.status}}
 
 
+class PrefillFailure(Failure):
+    """A prefill server failed, and not for what it was asked: another one may do it."""
+
+    def __init__(self, url: str, why: str) -> None:
+        super().__init__(502, f"prefill server {url}: {why}")
+
+
 @dataclass
 class PrefillServer:
     """A prefill server and who its engines are, by its bootstrap server."""
@@ -54,6 +69,7 @@ class PrefillServer:
     _why_down: str | None = None
     _trusted_until: float = float("-inf")
     _asking: asyncio.Task[None] | None = None
+    _asking_health: asyncio.Task[str] | None = None
 
     @property
     def down(self) -> bool:
@@ -97,45 +113,80 @@ class PrefillServer:
         """The next request asks anew: something at this server went wrong."""
         self._trusted_until = float("-inf")
 
+    async def fail_when_unwell(self, session: ClientSession) -> None:
+        """Raises PrefillFailure once the server says no more that it is well. All who wait share the questions."""
+        unwell = 0
+        while True:
+            await asyncio.sleep(HEALTH_SECONDS)
+            if self._asking_health is None:
+                self._asking_health = asyncio.create_task(self._ask_health(session))
+            why = await asyncio.shield(self._asking_health)
+            unwell = unwell + 1 if why else 0
+            if unwell == UNWELL_ANSWERS:
+                raise PrefillFailure(self.url, f"no answer, and its health is: {why}")
+
+    async def _ask_health(self, session: ClientSession) -> str:
+        """What is wrong with it; "": nothing."""
+        try:
+            async with session.get(f"{self.url}/health", timeout=ClientTimeout(total=CONNECT_SECONDS)) as answer:
+                return f"status {answer.status}" if answer.status >= 500 else ""
+        except UNANSWERED as error:
+            return describe(error)
+        finally:
+            self._asking_health = None
+
     async def close(self) -> None:
-        """Ends a question that nobody waits for any more."""
-        if self._asking is not None:
-            await stop(self._asking)
+        """Ends questions that nobody waits for any more."""
+        for asking in (self._asking, self._asking_health):
+            if asking is not None:
+                await stop(asking)
 
 
-class DecodeServers:
-    """Decode servers, in turns; those that took no connection come last."""
+class Turns:
+    """Servers, by their URLs, in turns; those that failed come last."""
 
     def __init__(self, urls: Sequence[str]) -> None:
         self.urls = list(urls)
         self._turn = itertools.count()
         self._last_until: dict[str, float] = {}
 
-    def in_turn(self) -> list[str]:
-        """All servers once. One that was not reached comes in its turn again for one caller, and last for others."""
+    @contextlib.contextmanager
+    def in_turn(self) -> Iterator[list[str]]:
+        """All servers once. One that failed comes in its turn again, later, for one caller, and last for others until
+        that one says how it went; if it leaves without a word, the next one tries."""
         now = time.monotonic()
-        ordered = sorted(turns(self.urls, self._turn), key=lambda url: now < self._last_until.get(url, now))
-        if ordered[0] in self._last_until:
-            self.unreached(ordered[0])  # until its caller knows better
-        return ordered
+        start = next(self._turn) % len(self.urls)
+        ordered = sorted([*self.urls[start:], *self.urls[:start]], key=lambda url: now < self._last_until.get(url, now))
+        first = ordered[0]
+        meanwhile = now + FAILED_SECONDS
+        if first in self._last_until:
+            self._last_until[first] = meanwhile
+        try:
+            yield ordered
+        finally:
+            if self._last_until.get(first) == meanwhile:
+                self._last_until[first] = time.monotonic()
 
-    def unreached(self, url: str) -> None:
-        """The server took no connection."""
-        self._last_until[url] = time.monotonic() + UNREACHED_SECONDS
+    def failed(self, url: str) -> None:
+        self._last_until[url] = time.monotonic() + FAILED_SECONDS
 
-    def reached(self, url: str) -> None:
-        """The server took a connection."""
+    def served(self, url: str) -> None:
         self._last_until.pop(url, None)
-
-
-def turns(items: Sequence[Any], counter: Iterator[int]) -> list[Any]:
-    """All items once, each call beginning with the next one."""
-    start = next(counter) % len(items)
-    return [*items[start:], *items[:start]]
 
 
 def describe(error: BaseException) -> str:
     return str(error) or type(error).__name__
+
+
+async def first_of(work: Coroutine[Any, Any, T], other: Coroutine[Any, Any, T]) -> T:
+    """What the first one that ends comes to, `work` if both have ended. The other one is stopped."""
+    working, beside = asyncio.create_task(work), asyncio.create_task(other)
+    try:
+        await asyncio.wait({working, beside}, return_when=asyncio.FIRST_COMPLETED)
+        return (working if working.done() else beside).result()
+    finally:
+        await stop(beside)
+        await stop(working)
 
 
 async def stop(task: asyncio.Task[Any]) -> None:

@@ -22,7 +22,7 @@ import json
 import logging
 import sys
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 try:
@@ -44,14 +44,15 @@ except ImportError as error:
 from kvferry._servers import (
     BOOTSTRAP_PORT,
     CONNECT_SECONDS,
-    DecodeServers,
     Failure,
+    PrefillFailure,
     PrefillServer,
+    Turns,
     bootstrap_url,
     describe,
+    first_of,
     server_url,
     stop,
-    turns,
 )
 
 __all__ = ["Failure", "PrefillServer", "main", "make_application", "prefill_body"]
@@ -62,6 +63,8 @@ log = logging.getLogger("kvferry.proxy")
 WATCH_SECONDS = 0.1
 #: What is logged as the status of a request whose client has gone.
 CLIENT_GONE = 499
+#: What a prefill server fails is asked of another; of so many at most, as it may be the prompt's fault.
+PREFILL_TRIES = 3
 #: Prompts with many images or embeddings are large.
 LARGEST_BODY = 1 << 30
 
@@ -157,12 +160,12 @@ def decode_body(body: Mapping[str, Any], transfer_id: str, engine_id: str, boots
 
 
 class Proxy:
-    """Serves requests by a prefill and a decode server each, in turns; passes over those that are down."""
+    """Serves requests by a prefill and a decode server each, in turns; passes over those that are down or fail."""
 
     def __init__(self, prefill: Sequence[PrefillServer], decode: Sequence[str]) -> None:
-        self.prefill = list(prefill)
-        self.decode = DecodeServers(decode)
-        self._prefill_turn = itertools.count()
+        self.prefill = {server.url: server for server in prefill}
+        self.prefill_turns = Turns(list(self.prefill))
+        self.decode = Turns(decode)
         self._rank_turn = itertools.count()
         self._session: ClientSession | None = None
 
@@ -182,7 +185,7 @@ class Proxy:
         ) as session:
             self._session = session
             yield
-            for server in self.prefill:
+            for server in self.prefill.values():
                 await server.close()
             self._session = None
 
@@ -200,26 +203,52 @@ class Proxy:
                     400, f"the body cannot be read as JSON: {describe(error)}", "invalid_request_error"
                 ) from error
             check_body(body)
-            return await self._unless_gone(request, self._serve(request, body, transfer_id))
+            return await first_of(self._serve(request, body, transfer_id), client_gone(request))
         except Failure as failure:
             log.warning("%s: %d: %s", transfer_id, failure.status, failure.message)
             return answer_of(failure)
 
-    async def _unless_gone(
-        self, request: web.Request, work: Coroutine[Any, Any, web.StreamResponse]
-    ) -> web.StreamResponse:
-        """Does the work, but stops it when the client has gone."""
-        working = asyncio.create_task(work)
-        watching = asyncio.create_task(client_gone(request))
-        try:
-            await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
-            return working.result() if working.done() else web.Response(status=CLIENT_GONE)
-        finally:
-            await stop(watching)
-            await stop(working)
-
     async def _serve(self, request: web.Request, body: dict[str, Any], transfer_id: str) -> web.StreamResponse:
-        server, rank, engine_id = await self._choose_prefill()
+        """By the next prefill server that says who it is; by another if it fails before there is an answer."""
+        reasons: list[str] = []
+        tries = 0
+        with self.prefill_turns.in_turn() as urls:
+            for server in self._up_first([self.prefill[url] for url in urls]):
+                try:
+                    engines = sorted((await server.engines(self.session)).items())
+                except Failure as failure:
+                    reasons.append(failure.message)
+                    continue
+                tries += 1
+                # What the one before was told of may live for a while: another try is another transfer.
+                this_transfer = transfer_id if tries == 1 else f"{transfer_id}-{tries}"
+                rank, engine_id = engines[next(self._rank_turn) % len(engines)]
+                try:
+                    return await self._serve_by(server, rank, engine_id, request, body, this_transfer)
+                except PrefillFailure as failure:
+                    log.warning("%s: %s", this_transfer, failure.message)
+                    reasons.append(failure.message)
+                if tries == PREFILL_TRIES:
+                    break
+        raise Failure(502 if tries else 503, "; ".join(reasons))
+
+    def _up_first(self, servers: list[PrefillServer]) -> list[PrefillServer]:
+        """Those that did not say who they are come last."""
+        for server in servers:
+            if server.down:
+                server.refresh(self.session)  # nobody waits for it as long as another one is up
+        return sorted(servers, key=lambda server: server.down)
+
+    async def _serve_by(
+        self,
+        server: PrefillServer,
+        rank: int,
+        engine_id: str,
+        request: web.Request,
+        body: dict[str, Any],
+        transfer_id: str,
+    ) -> web.StreamResponse:
+        """PrefillFailure: nothing was sent to the client, and both servers were told to stop."""
         headers = CIMultiDict(
             (name, value) for name, value in request.headers.items() if name.lower() not in HOP_HEADERS
         )
@@ -233,7 +262,7 @@ class Proxy:
         )
         try:
             # The decode server's first bytes come after the prefill's end; a prefill that failed ends
-            # the request at once, instead of letting the decode server wait for a cache that never comes.
+            # this try at once, instead of letting the decode server wait for a cache that never comes.
             await asyncio.wait({prefill, decode}, return_when=asyncio.FIRST_COMPLETED)
             if prefill.done():
                 prefill.result()
@@ -246,62 +275,65 @@ class Proxy:
             if not decode.cancelled() and decode.exception() is None:
                 decode.result()[0].close()
 
-    async def _choose_prefill(self) -> tuple[PrefillServer, int, str]:
-        """The next prefill server that says who it is: (server, data-parallel rank, engine id)."""
-        reasons = []
-        in_turn = turns(self.prefill, self._prefill_turn)
-        for server in in_turn:
-            if server.down:
-                server.refresh(self.session)  # nobody waits for it as long as another one is up
-        for server in sorted(in_turn, key=lambda server: server.down):
-            try:
-                engines = sorted((await server.engines(self.session)).items())
-            except Failure as failure:
-                reasons.append(failure.message)
-                continue
-            rank, engine_id = engines[next(self._rank_turn) % len(engines)]
-            return server, rank, engine_id
-        raise Failure(503, "; ".join(reasons))
-
     async def _prefill(
         self, server: PrefillServer, path: str, body: dict[str, Any], headers: Mapping[str, str]
     ) -> None:
         """Has the prompt computed. Raises Failure with the server's own words if it was not."""
+        asking = self._ask_prefill(server, path, body, headers)
+        try:
+            if len(self.prefill) == 1:
+                await asking
+            else:
+                await first_of(asking, server.fail_when_unwell(self.session))
+        except PrefillFailure:
+            server.forget()
+            self.prefill_turns.failed(server.url)
+            raise
+        except Failure:
+            self.prefill_turns.served(server.url)
+            raise
+        self.prefill_turns.served(server.url)
+
+    async def _ask_prefill(
+        self, server: PrefillServer, path: str, body: dict[str, Any], headers: Mapping[str, str]
+    ) -> None:
         try:
             async with self.session.post(server.url + path, json=body, headers=headers) as answer:
                 content = await answer.read()
         except (ClientError, asyncio.TimeoutError) as error:
-            server.forget()
-            raise Failure(502, f"prefill server {server.url}: {describe(error)}") from error
+            raise PrefillFailure(server.url, describe(error)) from error
+        why = f"{answer.status}: {error_text(content)}"
+        # What is wrong with a request (4xx) is the client's to know; the rest is the server's.
+        if 400 <= answer.status < 500:
+            raise Failure(answer.status, f"prefill server {server.url}: {why}", "invalid_request_error")
         if answer.status != 200:
-            # What is wrong with a request (4xx) is the client's to know; the rest is the set-up's.
-            status = answer.status if 400 <= answer.status < 500 else 502
-            kind = "invalid_request_error" if status < 500 else "server_error"
-            raise Failure(status, f"prefill server {server.url}: {answer.status}: {error_text(content)}", kind)
+            raise PrefillFailure(server.url, why)
 
     async def _decode(
         self, path: str, body: dict[str, Any], headers: Mapping[str, str]
     ) -> tuple[ClientResponse, bytes]:
         """The answer of the next decode server that takes the connection, and its first bytes."""
         reasons = []
-        for url in self.decode.in_turn():
-            try:
-                answer = await self.session.post(url + path, json=body, headers=headers)
-            except (ClientConnectorError, ServerTimeoutError) as error:
-                # Nothing was sent: only connecting has a time limit.
-                self.decode.unreached(url)
-                reasons.append(f"decode server {url}: {describe(error)}")
-                continue
-            except (ClientError, asyncio.TimeoutError) as error:
-                raise Failure(502, f"decode server {url}: {describe(error)}") from error
-            self.decode.reached(url)
-            try:
-                return answer, await answer.content.readany()
-            except (ClientError, asyncio.TimeoutError) as error:
-                raise Failure(502, f"decode server {url}: {describe(error)}") from error
-            except BaseException:
-                answer.close()
-                raise
+        with self.decode.in_turn() as urls:
+            for url in urls:
+                try:
+                    answer = await self.session.post(url + path, json=body, headers=headers)
+                except (ClientConnectorError, ServerTimeoutError) as error:
+                    # Nothing was sent: only connecting has a time limit.
+                    self.decode.failed(url)
+                    reasons.append(f"decode server {url}: {describe(error)}")
+                    continue
+                except (ClientError, asyncio.TimeoutError) as error:
+                    self.decode.failed(url)
+                    raise Failure(502, f"decode server {url}: {describe(error)}") from error
+                self.decode.served(url)
+                try:
+                    return answer, await answer.content.readany()
+                except (ClientError, asyncio.TimeoutError) as error:
+                    raise Failure(502, f"decode server {url}: {describe(error)}") from error
+                except BaseException:
+                    answer.close()
+                    raise
         raise Failure(503, "; ".join(reasons))
 
     async def _pass_on(self, request: web.Request, answer: ClientResponse, first: bytes) -> web.StreamResponse:
@@ -340,14 +372,14 @@ class Proxy:
     async def health(self, _: web.Request) -> web.Response:
         """200 if a request could be served now: a prefill and a decode server are well. Says which are not."""
         states = await asyncio.gather(
-            *(self._state(server.url) for server in self.prefill), *(self._state(url) for url in self.decode.urls)
+            *(self._state(url) for url in self.prefill), *(self._state(url) for url in self.decode.urls)
         )
         prefill, decode = states[: len(self.prefill)], states[len(self.prefill) :]
         well = "well" in prefill and "well" in decode
         return web.json_response(
             {
                 "status": "well" if well else "unwell",
-                "prefill": dict(zip((server.url for server in self.prefill), prefill, strict=False)),
+                "prefill": dict(zip(self.prefill, prefill, strict=False)),
                 "decode": dict(zip(self.decode.urls, decode, strict=False)),
             },
             status=200 if well else 503,
@@ -412,10 +444,11 @@ def cut_off(request: web.Request) -> None:
         request.transport.abort()
 
 
-async def client_gone(request: web.Request) -> None:
-    """Returns when the client has closed its connection."""
+async def client_gone(request: web.Request) -> web.StreamResponse:
+    """What is answered when the client has closed its connection, and not before."""
     while request.transport is not None and not request.transport.is_closing():
         await asyncio.sleep(WATCH_SECONDS)
+    return web.Response(status=CLIENT_GONE)
 
 
 def make_application(prefill: Sequence[PrefillServer], decode: Sequence[str]) -> web.Application:
