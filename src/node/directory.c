@@ -186,8 +186,8 @@ static bool check_own(const node_directory *directory, const node_entry *entry, 
         if (engine && (compare(own, entry) != 0 || strcmp(own->address, entry->address) == 0))
             continue;
         base_report_add(report, "rank_taken", NULL,
-                        base_format("engine \"%.100s\", of this server: %.100s", own->engine_id, own->address),
-                        base_format("engine \"%.100s\": %.100s", entry->engine_id, entry->address),
+                        base_format("engine \"%.60s\", of this server: %.150s", own->engine_id, own->address),
+                        base_format("engine \"%.60s\": %.150s", entry->engine_id, entry->address),
                         "dp_rank %u, tp_rank %u, pp_rank %u", entry->dp, entry->tp, entry->pp);
         return false;
     }

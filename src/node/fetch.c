@@ -2,6 +2,7 @@
 #include "node/fetch.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -90,10 +91,11 @@ static kvferry_status perform(CURL *curl, const char *url, fetch_job *job, kvfer
     if (result != CURLE_OK)
         return failed(url, "an answer", curl_easy_strerror(result), report);
     curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &code);
-    if (code != 200)
-        return failed(url, "status 200",
-                      base_format("status %ld, %.120s", code, job->text.data ? job->text.data : ""),
-                      report);
+    if (code != 200) {
+        char found[640]; /* with the server's own words: what it expected */
+        snprintf(found, sizeof(found), "status %ld, %s", code, job->text.data ? job->text.data : "");
+        return failed(url, "status 200", found, report);
+    }
     base_text_append_bytes(&job->text, "", 0);
     return job->text.failed ? KVFERRY_NO_MEMORY : KVFERRY_OK;
 }

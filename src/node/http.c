@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -10,6 +11,7 @@
 #include <microhttpd.h>
 
 #include "base/json.h"
+#include "node/once.h"
 
 enum {
     HTTP_BODY_MAX = 16384, /* of a registration */
@@ -23,8 +25,9 @@ enum {
 struct node_http {
     node_http_options options;
     struct MHD_Daemon *daemon;
-    pthread_mutex_t lock; /* of the directory */
+    pthread_mutex_t lock; /* of what follows */
     node_directory directory;
+    node_once once;
 };
 
 /* --- answers ---------------------------------------------------------------------------------- */
@@ -80,6 +83,16 @@ static enum MHD_Result serve_query(node_http *http, struct MHD_Connection *conne
     return answer(connection, MHD_HTTP_OK, JSON_TYPE, status == KVFERRY_OK ? text : NULL);
 }
 
+/* What comes again with each try is told once: `about` is what tries. */
+static void tell_once(node_http *http, const char *line, const char *about)
+{
+    pthread_mutex_lock(&http->lock);
+    bool first = node_once_first(&http->once, line, about);
+    pthread_mutex_unlock(&http->lock);
+    if (first)
+        http->options.log(http->options.context, line);
+}
+
 static enum MHD_Result serve_register(node_http *http, struct MHD_Connection *connection,
                                       const base_text *body)
 {
@@ -92,14 +105,12 @@ static enum MHD_Result serve_register(node_http *http, struct MHD_Connection *co
                                                       &http->directory, &replaced, report);
     pthread_mutex_unlock(&http->lock);
     if (replaced)
-        http->options.log(http->options.context, "a worker of another engine registered under a "
-                                                 "dp_rank: its former engine is forgotten");
+        tell_once(http, "a worker of another engine registered under a dp_rank: its former engine is forgotten",
+                  body->data);
     if (status == KVFERRY_REFUSED && kvferry_report_count(report)) {
-        const kvferry_reason *why = kvferry_report_get(report, 0);
         char line[1024];
-        snprintf(line, sizeof(line), "a registration was refused: %s: expected %s, found %s", why->message,
-                 why->expected, why->found);
-        http->options.log(http->options.context, line);
+        snprintf(line, sizeof(line), "a registration was refused: %s", kvferry_report_get(report, 0)->message);
+        tell_once(http, line, "");
     }
     enum MHD_Result result = status == KVFERRY_OK ? answer(connection, MHD_HTTP_OK, JSON_TYPE,
                                                            strdup("{\"status\": \"ok\"}"))

@@ -17,6 +17,7 @@ typedef struct rig {
     node_address bound;
     char url[NODE_ADDRESS_TEXT];
     atomic_uint lines;
+    char line[1024]; /* the last one */
 } rig;
 
 static void write_metrics(void *context, base_text *text)
@@ -27,8 +28,9 @@ static void write_metrics(void *context, base_text *text)
 
 static void take_line(void *context, const char *line)
 {
-    assert_non_null(line);
-    atomic_fetch_add(&((rig *)context)->lines, 1);
+    rig *r = context;
+    snprintf(r->line, sizeof(r->line), "%s", line);
+    atomic_fetch_add(&r->lines, 1);
 }
 
 static void begin(rig *r, bool bootstrap, const char *host)
@@ -99,6 +101,10 @@ static void by_hand(const rig *r, const char *request, size_t size, char answer[
     "{\"engine_id\": \"e\", \"dp_rank\": 0, \"tp_rank\": " #tp                                     \
     ", \"pp_rank\": 0, \"addr\": \"tcp://127.0.0.1:" #port "\"}"
 
+#define OTHER(engine)                                                                              \
+    "{\"engine_id\": \"" engine "\", \"dp_rank\": 1, \"tp_rank\": 0, \"pp_rank\": 0, "             \
+    "\"addr\": \"tcp://127.0.0.1:7\"}"
+
 static void test_workers_register_and_are_found(void **state)
 {
     (void)state;
@@ -117,6 +123,41 @@ static void test_workers_register_and_are_found(void **state)
     assert_int_equal(fetch(&r, "/register", NULL, &text), KVFERRY_IO);
     assert_int_equal(fetch(&r, "/register", "{}", &text), KVFERRY_IO);
     assert_int_equal(fetch(&r, "/query", "{}", &text), KVFERRY_IO);
+    node_http_close(r.http);
+}
+
+/* Who tries it, again and again, is told by whom it is had; who reads the log, once. */
+static void test_a_rank_of_the_server_itself_is_not_taken(void **state)
+{
+    (void)state;
+    rig r;
+    begin(&r, true, "127.0.0.1");
+    static char address[] = "tcp://[2001:db8:1111:2222:3333:4444:5555:6666]:54321/"
+                            "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
+    const node_entry own = {.engine_id = (char *)(uintptr_t) "owner", .address = address, .own = true};
+    assert_int_equal(node_http_register(r.http, &own), KVFERRY_OK);
+    assert_true(node_fetch_begin());
+    for (int i = 0; i < 3; i++) {
+        char *text;
+        size_t size;
+        kvferry_report *report;
+        assert_int_equal(kvferry_report_create(&report), KVFERRY_OK);
+        assert_int_equal(node_fetch(r.url, "/register", ENTRY(0, 9), 1 << 20, never, NULL, &text, &size, report),
+                         KVFERRY_IO);
+        const char *said = kvferry_report_get(report, 0)->message;
+        assert_non_null(strstr(said, "rank_taken"));
+        assert_non_null(strstr(said, address));
+        assert_non_null(strstr(said, "tcp://127.0.0.1:9"));
+        kvferry_report_free(report);
+    }
+    assert_int_equal(atomic_load(&r.lines), 1);
+    assert_null(strstr(strstr(r.line, "expected") + 1, "expected"));
+    /* Two engines that take one rank from each other, again and again. */
+    for (int i = 0; i < 3; i++) {
+        expect_text(&r, "/register", OTHER("f"), "{\"status\": \"ok\"}");
+        expect_text(&r, "/register", OTHER("g"), "{\"status\": \"ok\"}");
+    }
+    assert_int_equal(atomic_load(&r.lines), 3);
     node_http_close(r.http);
 }
 
@@ -352,6 +393,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_workers_register_and_are_found),
+        cmocka_unit_test(test_a_rank_of_the_server_itself_is_not_taken),
         cmocka_unit_test(test_metrics_are_served),
         cmocka_unit_test(test_one_host_that_says_nothing_leaves_room_for_others),
         cmocka_unit_test(test_ipv6),

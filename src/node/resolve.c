@@ -43,7 +43,7 @@ struct node_resolver {
     /* of the thread that attends to the bootstrap server alone: */
     node_resolver_options options;
     char *bootstrap, *engine_id, *leader, *body;
-    char trouble[256]; /* told last */
+    char trouble[NODE_ANSWER_DETAIL]; /* told last */
 };
 
 static void free_job(resolve_job *job)
@@ -423,11 +423,42 @@ void node_resolver_close(node_resolver *resolver)
 
 /* --- asking ----------------------------------------------------------------------------------- */
 
+/* Whether who asked the first has given it up, as far as the second tells. */
+static bool is_given_up(const resolve_job *job, const resolve_job *by)
+{
+    if (job->kind != by->kind)
+        return false;
+    return job->kind == NODE_ANSWER_QUERY
+               ? strcmp(job->where, by->where) == 0 && strcmp(job->engine_id, by->engine_id) == 0
+               : job->id == by->id;
+}
+
+/* With the lock: of those that wait. */
+static void drop_jobs(node_resolver *resolver, const resolve_job *by)
+{
+    resolve_job *job, *next;
+    LL_FOREACH_SAFE(resolver->jobs, job, next) {
+        if (!is_given_up(job, by))
+            continue;
+        LL_DELETE(resolver->jobs, job);
+        free_job(job);
+    }
+}
+
+void node_resolver_forget(node_resolver *resolver, uint64_t link)
+{
+    const resolve_job by = {.kind = NODE_ANSWER_NAME, .id = link};
+    pthread_mutex_lock(&resolver->lock);
+    drop_jobs(resolver, &by);
+    pthread_mutex_unlock(&resolver->lock);
+}
+
 static kvferry_status add_job(node_resolver *resolver, resolve_job *job)
 {
     if (!job)
         return KVFERRY_NO_MEMORY;
     pthread_mutex_lock(&resolver->lock);
+    drop_jobs(resolver, job);
     LL_APPEND(resolver->jobs, job);
     unsigned waiting = 0;
     for (const resolve_job *other = resolver->jobs; other; other = other->next)

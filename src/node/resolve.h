@@ -32,6 +32,8 @@ kvferry_status node_resolver_query(node_resolver *resolver, uint64_t query, cons
                                    const char *engine_id);
 kvferry_status node_resolver_name(node_resolver *resolver, uint64_t link,
                                   const node_address *address);
+/* The link is given up: its name is not looked up unless that has begun. (A query ends by a later one that is alike.) */
+void node_resolver_forget(node_resolver *resolver, uint64_t link);
 
 typedef enum node_answer_kind {
     NODE_ANSWER_QUERY,  /* id, status, engine_id, addresses */
@@ -39,6 +41,8 @@ typedef enum node_answer_kind {
     NODE_ANSWER_LEADER, /* leader: another than before */
     NODE_ANSWER_TROUBLE /* detail: for the log */
 } node_answer_kind;
+
+enum { NODE_ANSWER_DETAIL = 1024 }; /* another server's words among them */
 
 typedef struct node_answer {
     node_answer_kind kind;
@@ -51,7 +55,7 @@ typedef struct node_answer {
     size_t count;
     node_address address;
     char *leader;
-    char detail[256];
+    char detail[NODE_ANSWER_DETAIL];
     struct node_answer *next;
 } node_answer;
 

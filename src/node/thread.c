@@ -192,6 +192,8 @@ static void perform(thread_turn *turn, const core_effect *effect)
         break;
     case CORE_CLOSE_LINK:
         node_links_close_one(node->links, effect->link);
+        if (node->resolver)
+            node_resolver_forget(node->resolver, effect->link);
         break;
     case CORE_SEND:
         node_links_send(node->links, effect->link, effect->data, effect->size);
