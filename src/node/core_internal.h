@@ -21,11 +21,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define HASH_NONFATAL_OOM 1
-#include <uthash.h>
 #include <utlist.h>
 
 #include "node/core.h"
+#include "node/table.h"
 #include "plan/slice.h"
 
 #define CORE_ID (WIRE_MAX_ID + 1)

@@ -2,14 +2,13 @@
 #ifndef KVFERRY_NODE_LINKS_INTERNAL_H
 #define KVFERRY_NODE_LINKS_INTERNAL_H
 
-#define HASH_NONFATAL_OOM 1
 #include <stdatomic.h>
 
-#include <uthash.h>
 #include <utlist.h>
 
 #include "node/links.h"
 #include "node/once.h"
+#include "node/table.h"
 #include "node/watch.h"
 
 enum {

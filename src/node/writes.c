@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "node/writes.h"
 
-#define HASH_NONFATAL_OOM 1
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <uthash.h>
 #include <utlist.h>
 
+#include "node/table.h"
 #include "node/watch.h"
 
 enum {
