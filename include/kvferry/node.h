@@ -233,7 +233,8 @@ KVFERRY_API kvferry_status kvferry_node_ask(kvferry_node *node, const kvferry_as
 /*
  * Prolongs the lease of an offer that this side has not asked for yet by the prefill side's lease_ms.
  * What is asked for needs no renewal: the ask's timeout holds the lease. The engine must be connected:
- * KVFERRY_NOT_FOUND.
+ * KVFERRY_NOT_FOUND. It is not repeated if it gets lost, or meets a side that has forgotten this one, which makes the two
+ * shake hands again: renew more than once in a lease.
  */
 KVFERRY_API kvferry_status kvferry_node_renew(kvferry_node *node, const char *engine_id,
                                               const char *transfer_id, kvferry_report *report);

@@ -268,7 +268,7 @@ static void from_incoming(node_core *core, core_link link, core_line *line, cons
         core_received_settle(core, link, line, message);
         break;
     case WIRE_RENEW:
-        core_received_renew(core, line, message);
+        core_received_renew(core, link, line, message);
         break;
     case WIRE_BYE:
         if (target)

@@ -384,14 +384,36 @@ static bool give(node_core *core, const core_waiter *waiter, core_document *docu
     return true;
 }
 
-/* Gives the document to all that lack it. false: it is nobody's own. */
-static bool hand_out(node_core *core, core_document *document, kvferry_report *report)
+/* The roster whose documents are fetched over the line; NULL: none is. */
+static core_roster *roster_of(const node_core *core, const core_line *line)
 {
+    if (line && line->use == CORE_USE_GREETER)
+        return ((core_engine *)line->user)->roster;
+    if (line && line->use == CORE_USE_TARGET)
+        return ((core_target *)line->user)->roster;
+    return line && line->use == CORE_USE_LEADER ? core->fetching : NULL;
+}
+
+/* Whether it is lacked by who speaks over the line, for itself or its engine. */
+static bool lacked_by(const node_core *core, const core_waiter *waiter, const core_line *line)
+{
+    if (waiter->roster)
+        return waiter->roster == roster_of(core, line);
+    return line && core->siblings[waiter->index].link == line->id;
+}
+
+/*
+ * Gives the document to all that lack it. false: it is nobody's own. That it does not fit is reported of the sender's
+ * roster alone: another may claim, falsely, what is the sender's own.
+ */
+static bool hand_out(node_core *core, core_document *document, core_link link, kvferry_report *report)
+{
+    const core_line *line = core_line_find(core, link);
     core_want *want = find_want(core, document->digest);
     core_waiter *waiter, *next;
     bool any = false;
     DL_FOREACH_SAFE(want->waiters, waiter, next) {
-        if (!give(core, waiter, document, report))
+        if (!give(core, waiter, document, lacked_by(core, waiter, line) ? report : NULL))
             continue;
         core_waiter_end(core, waiter); /* the last one frees the want */
         any = true;
@@ -402,13 +424,7 @@ static bool hand_out(node_core *core, core_document *document, kvferry_report *r
 /* Asks for the rest, where the roster's documents did not fit into one message. */
 static void fetch_rest(node_core *core, core_line *line)
 {
-    core_roster *roster = NULL;
-    if (line && line->use == CORE_USE_GREETER)
-        roster = ((core_engine *)line->user)->roster;
-    else if (line && line->use == CORE_USE_TARGET)
-        roster = ((core_target *)line->user)->roster;
-    else if (line && line->use == CORE_USE_LEADER)
-        roster = core->fetching;
+    core_roster *roster = roster_of(core, line);
     if (roster && roster->missing)
         core_roster_fetch(core, roster, line);
 }
@@ -434,8 +450,11 @@ void core_received_documents(node_core *core, core_link link, const wire_message
             core_share_report(core, CORE_KEPT_BYTES, report);
             break;
         }
-        if (core_document_add(core, got->documents[i], got->sizes[i], &document, report) == KVFERRY_OK)
-            any |= hand_out(core, document, report);
+        if (core_document_add(core, got->documents[i], got->sizes[i], &document, report) == KVFERRY_OK) {
+            bool given = hand_out(core, document, link, report);
+            core->statistics.ignored += !given;
+            any |= given;
+        }
         core_document_release(core, document);
         core_share_settle(core, CORE_KEPT_BYTES, who);
     }

@@ -371,6 +371,65 @@ static void who_is_given_up_while_it_fetches_begins_anew(void **state)
     rig_free(r);
 }
 
+/* P gives D up, which hears nothing of that until it says something: then the next renewal counts. */
+static void who_was_forgotten_learns_it_by_its_renewal(void **state)
+{
+    (void)state;
+    rig *r = rig_create();
+    size_t p = rig_engine(r, "prefill", 1, 1), d = rig_engine(r, "decode", 1, 1);
+    connect_to(r, d, p);
+    expect_connected(r, d);
+    assert_int_equal(rig_offer(r, p, "t", 5, 8, KVFERRY_READY), KVFERRY_OK);
+    rig_wait(r, RIG_LEASE_MS - 2 * RIG_RETRY_MS);
+    core_target_lost(r->nodes[p].core, r->nodes[p].core->targets, "peer_lost", "for the test");
+    rig_run(r);
+    assert_int_equal(peers_of(r, p), 0);
+    for (size_t i = 0; i < 2; i++) {
+        assert_int_equal(core_renew(r->nodes[d].core, "prefill", "t", r->now, NULL), KVFERRY_OK);
+        rig_run(r);
+    }
+    assert_int_equal(peers_of(r, p), 1);
+    rig_wait(r, RIG_LEASE_MS - 1);
+    rig_quiet(r, p);
+    assert_int_equal(rig_ask(r, d, "t", p, 1, 8), KVFERRY_OK);
+    rig_expect_done(r, d, "t");
+    rig_expect_done(r, p, "t");
+    rig_free(r);
+}
+
+static size_t gets_to_lose;
+
+static bool loses_some_gets(rig *r, size_t from, size_t to, wire_type type)
+{
+    (void)r, (void)from, (void)to;
+    return type == WIRE_GET && gets_to_lose && gets_to_lose--;
+}
+
+/* The leader was restarted and lacks its sibling's document, while the sibling knows the engine of before. */
+static void a_get_between_siblings_is_repeated_like_any_other(void **state)
+{
+    (void)state;
+    rig *r = rig_create();
+    size_t p = rig_engine(r, "prefill", 2, 1);
+    rig_kill(r, p);
+    rig_run(r);
+    rig_birth(r, p);
+    gets_to_lose = 2;
+    r->loses = loses_some_gets;
+    rig_wait(r, RIG_RETRY_MS);
+    assert_int_equal(gets_to_lose, 1);
+    for (size_t i = 0; i < 2; i++) {
+        assert_null(r->nodes[p].core->own);
+        rig_wait(r, RIG_RETRY_MS);
+    }
+    assert_non_null(r->nodes[p].core->own);
+    assert_string_equal(r->nodes[p + 1].core->own->wire.digest, r->nodes[p].core->own->wire.digest);
+    size_t hellos = r->sent[WIRE_HELLO];
+    rig_wait(r, RIG_RETRY_MS + 10 * RIG_SILENCE_MS); /* from now on only now and then */
+    assert_in_range(r->sent[WIRE_HELLO], hellos + 19, hellos + 21);
+    rig_free(r);
+}
+
 static void too_many_peers_are_refused(void **state)
 {
     (void)state;
@@ -426,6 +485,8 @@ int main(void)
         cmocka_unit_test(addresses_are_looked_up),
         cmocka_unit_test(lost_messages_are_made_good),
         cmocka_unit_test(who_is_given_up_while_it_fetches_begins_anew),
+        cmocka_unit_test(who_was_forgotten_learns_it_by_its_renewal),
+        cmocka_unit_test(a_get_between_siblings_is_repeated_like_any_other),
         cmocka_unit_test(too_many_peers_are_refused),
         cmocka_unit_test(a_refused_peer_is_logged_once_and_counted_always),
     };

@@ -296,7 +296,6 @@ typedef struct core_sibling {
     core_document *document;
     core_waiter waiter;
     core_link link; /* leader: where it speaks from */
-    uint64_t asked; /* leader: when its document was last asked for */
 } core_sibling;
 
 kvferry_status core_own_create(node_core *core, kvferry_report *report);
@@ -478,7 +477,7 @@ struct node_core {
     core_roster *own; /* NULL: incomplete */
     core_sibling *siblings; /* leader: by rank */
     size_t sibling_count;
-    bool gathered; /* leader: `own` is what the siblings say */
+    bool agreed; /* leader: `own` is what the siblings say; a sibling: what the leader said last */
     char *leader;
     core_line *leader_line;
     core_roster *fetching; /* a sibling: the own roster, of which documents are missing */

@@ -238,6 +238,35 @@ static void keep_refusal(void *context, kvferry_log_level level, const char *lin
 }
 
 /* A refused hello, and a refusal that comes after its documents. */
+/* Anybody may claim a document that is not here yet. Who it is of, and sends it, is in the right all the same. */
+static void a_false_claim_is_held_against_who_made_it(void **state)
+{
+    (void)state;
+    for (size_t side = 0; side < 2; side++) {
+        rig *r = rig_create();
+        size_t p = rig_engine(r, "prefill", 1, 1), d = rig_engine(r, "decode", 1, 1);
+        const size_t at = side ? d : p;
+        const core_document *honest = r->nodes[side ? p : d].core->document;
+        liar l = make_liar(r, at, "evil");
+        set_roster(&l, kvferry_layout_worker(l.layout));
+        memcpy(l.member.digest, honest->digest, sizeof(l.member.digest));
+        wire_roster_digest(&l.roster, l.roster.digest);
+        tell(&l, hello_of(WIRE_HELLO, &l.roster));
+        expect_answer(&l, WIRE_GET, "");
+        r->doubles = true; /* the second copy is lacked by the liar only */
+        connect_to(r, d, p);
+        expect_connected(r, d);
+        r->doubles = false;
+        assert_int_equal(refused_at(r, at, "document_differs"), 0);
+        say_documents(&l, honest->data, honest->size);
+        expect_answer(&l, WIRE_ERROR, "document_differs");
+        assert_int_equal(refused_at(r, at, "document_differs"), 1);
+        move(r, p, d, "good");
+        end_liar(&l);
+        rig_free(r);
+    }
+}
+
 static void the_log_says_where_a_liar_is(void **state)
 {
     (void)state;
@@ -509,6 +538,7 @@ int main(void)
         cmocka_unit_test(forged_rosters_are_malformed),
         cmocka_unit_test(forged_documents_are_refused_with_their_findings),
         cmocka_unit_test(a_roster_has_no_documents_of_others),
+        cmocka_unit_test(a_false_claim_is_held_against_who_made_it),
         cmocka_unit_test(the_log_says_where_a_liar_is),
         cmocka_unit_test(documents_that_nobody_asked_for_are_not_kept),
         cmocka_unit_test(documents_are_for_those_that_shook_hands_and_each_once),

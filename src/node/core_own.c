@@ -40,7 +40,7 @@ static void gather(node_core *core)
     wire_roster_digest(&wire, wire.digest);
     core_roster *roster = NULL;
     if (core_roster_get(core, core_address_key(core->options.address), &wire, &roster, NULL) == KVFERRY_OK) {
-        core->gathered = true;
+        core->agreed = true;
         bool news = roster != core->own;
         take_roster(core, roster);
         for (size_t i = 0; news && i < count; i++)
@@ -61,11 +61,12 @@ bool core_own_give(node_core *core, size_t sibling, core_document *document, kvf
 
 void core_own_documents(node_core *core)
 {
-    if (core->siblings && !core->gathered)
+    if (core->siblings && !core->agreed)
         gather(core);
     if (core->fetching && !core->fetching->missing) {
         core_roster *roster = core->fetching;
         core->fetching = NULL;
+        core->agreed = true;
         take_roster(core, roster);
     }
 }
@@ -151,7 +152,7 @@ static bool note_sibling(node_core *core, core_sibling *sibling, const wire_mess
     core_waiter_end(core, &sibling->waiter);
     *sibling = (core_sibling){.member = *self, .address = address, .known = true};
     sibling->member.worker = hello->worker;
-    core->gathered = false;
+    core->agreed = false;
     sibling->waiter.index = (size_t)(sibling - core->siblings);
     sibling->document = core_document_find(core, self->digest);
     if (sibling->document)
@@ -192,7 +193,7 @@ void core_received_sibling(node_core *core, core_link link, const char *key, con
                 sibling->link = link;
                 if (!sibling->document)
                     ask_document(core, sibling);
-                else if (!core->gathered)
+                else if (!core->agreed)
                     gather(core);
                 core_send_hello(core, link, message->sender, WIRE_WELCOME, false, NULL);
             }
@@ -203,25 +204,26 @@ void core_received_sibling(node_core *core, core_link link, const char *key, con
 
 /* --- at the others ---------------------------------------------------------------------------------- */
 
-void core_received_own_roster(node_core *core, core_line *line, const wire_message *message,
-                              const wire_roster *wire)
+/* Takes what the leader says. false: one of the two lacks something still. */
+static bool take_word(node_core *core, core_line *line, const wire_message *message, const wire_roster *wire)
 {
     if (kvferry_report_count(message->reasons)) {
         core_refused(core, message->engine_id, line->address, message->reasons);
-        return;
+        return false;
     }
     if (!*wire->digest || wire->count <= core->rank ||
         strcmp(wire->engine_id, core->engine_id) != 0 ||
         strcmp(wire->members[core->rank].incarnation, core->incarnation) != 0)
-        return;
+        return false;
     core_roster *roster = NULL;
     if (core_roster_get(core, line->key, wire, &roster, NULL) != KVFERRY_OK)
-        return;
+        return false;
     if (!roster->missing) {
         core_roster_release(core, core->fetching);
         core->fetching = NULL;
+        core->agreed = true;
         take_roster(core, roster);
-        return;
+        return true;
     }
     if (core->fetching != roster) {
         core_roster_release(core, core->fetching);
@@ -230,10 +232,27 @@ void core_received_own_roster(node_core *core, core_line *line, const wire_messa
         core_roster_release(core, roster);
     }
     core_roster_fetch(core, core->fetching, line);
+    return false;
 }
 
-/* Reports to the leader: often until the engine is complete, then now and then, so that a message that was lost
- * or a leader that was restarted is made good. */
+/* What was asked for may get lost: reports to the leader again soon, who asks again for what it lacks, and is asked. */
+static void disagree(node_core *core)
+{
+    uint64_t due = core_after(core, core->options.retry_ns);
+    core->agreed = false;
+    if (!core->own_timer.place || core->own_timer.due > due)
+        core_timer_set(core, &core->own_timer, due);
+}
+
+void core_received_own_roster(node_core *core, core_line *line, const wire_message *message,
+                              const wire_roster *wire)
+{
+    if (!take_word(core, line, message, wire))
+        disagree(core);
+}
+
+/* Reports to the leader: often until both agree who is in the engine, then now and then, so that a roster that was
+ * lost is made good. */
 static void report_self(node_core *core, void *owner)
 {
     (void)owner;
@@ -243,8 +262,8 @@ static void report_self(node_core *core, void *owner)
         core->leader_line = core_line_open(core, core->leader, CORE_USE_LEADER, NULL);
     if (core->leader_line)
         core_send_hello(core, core->leader_line->id, core->leader_line->peer, WIRE_HELLO, true, NULL);
-    uint64_t pause = core->own ? base_max(core->options.silence_ns / 2, core->options.retry_ns)
-                               : core->options.retry_ns;
+    uint64_t pause = core->agreed ? base_max(core->options.silence_ns / 2, core->options.retry_ns)
+                                  : core->options.retry_ns;
     core_timer_set(core, &core->own_timer, core_after(core, pause));
 }
 
@@ -252,6 +271,7 @@ void core_own_again(node_core *core)
 {
     core_line_close(core, core->leader_line);
     core->leader_line = NULL;
+    core->agreed = false;
     report_self(core, NULL);
 }
 
@@ -260,7 +280,7 @@ void core_own_line_ended(node_core *core, core_line *line, core_link_end how)
     (void)how;
     if (line->use == CORE_USE_LEADER) {
         core->leader_line = NULL;
-        core_timer_set(core, &core->own_timer, core_after(core, core->options.retry_ns));
+        disagree(core);
         return;
     }
     for (size_t i = 0; i < core->sibling_count; i++)
@@ -286,6 +306,7 @@ kvferry_status core_set_leader(node_core *core, const char *address, uint64_t no
     if (core->leader_line)
         core_line_close(core, core->leader_line);
     core->leader_line = NULL;
+    core->agreed = false;
     report_self(core, NULL);
     return KVFERRY_OK;
 }

@@ -161,7 +161,7 @@ struct core_supply {
 core_supply *core_supply_find(node_core *core, const char *id);
 void core_received_ask(node_core *core, core_link link, core_line *line, const wire_message *message);
 void core_received_settle(node_core *core, core_link link, core_line *line, const wire_message *message);
-void core_received_renew(node_core *core, core_line *line, const wire_message *message);
+void core_received_renew(node_core *core, core_link link, core_line *line, const wire_message *message);
 void core_supply_end(node_core *core, core_supply *offer, kvferry_outcome outcome, const char *code,
                     const char *text, const kvferry_report *reasons);
 /* Looks whether all have settled, or all is released. May free it: the offer is not to be used afterwards. */

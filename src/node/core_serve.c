@@ -302,17 +302,17 @@ void core_received_settle(node_core *core, core_link link, core_line *line, cons
     core_supply_advance(core, offer);
 }
 
-void core_received_renew(node_core *core, core_line *line, const wire_message *message)
+void core_received_renew(node_core *core, core_link link, core_line *line, const wire_message *message)
 {
-    core_target *target = core_target_speaking(line, message);
-    core_supply *offer = target ? core_supply_find(core, message->transfer_id) : NULL;
+    if (!speaker(core, link, line, message))
+        return;
+    core_supply *offer = core_supply_find(core, message->transfer_id);
     bool known = offer && (offer->state == CORE_SUPPLY_LIVE ||
                            (offer->state == CORE_SUPPLY_EARLY && offer->expected));
     if (!known) {
         core->statistics.ignored++;
         return;
     }
-    core_target_heard(core, target, line);
     offer->lease_end = base_max(offer->lease_end, core_after(core, core->options.lease_ns));
     core_supply_schedule(core, offer);
 }
