@@ -155,7 +155,8 @@ kvferry_event *core_next_event(node_core *core);
 size_t core_events_waiting(const node_core *core);
 void core_get_statistics(const node_core *core, kvferry_node_statistics *statistics);
 /* What the core's driver counts: statistics and status say it with the core's own counts. */
-void core_driver_counts(node_core *core, uint64_t malformed, uint64_t refused_keys, uint64_t events);
+void core_driver_counts(node_core *core, uint64_t malformed, uint64_t refused_keys, uint64_t refused_connections,
+                        uint64_t events);
 /* What statistics.refused counts, by code, in column 0. */
 const node_codes *core_refusals(const node_core *core);
 

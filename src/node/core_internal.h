@@ -509,7 +509,7 @@ struct node_core {
     kvferry_node_statistics statistics;
     node_codes refusals; /* column 0 */
     struct {
-        uint64_t malformed, refused_keys, events;
+        uint64_t malformed, refused_keys, refused_connections, events;
     } driver;
 };
 

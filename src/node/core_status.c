@@ -12,8 +12,11 @@ void core_get_statistics(const node_core *core, kvferry_node_statistics *statist
     statistics->events_waiting += core->driver.events;
 }
 
-void core_driver_counts(node_core *core, uint64_t malformed, uint64_t refused_keys, uint64_t events)
+void core_driver_counts(node_core *core, uint64_t malformed, uint64_t refused_keys, uint64_t refused_connections,
+                        uint64_t events)
 {
+    for (; core->driver.refused_connections < refused_connections; core->driver.refused_connections++)
+        core_count_refused(core, "too_many_connections");
     core->driver.malformed = malformed;
     core->driver.refused_keys = refused_keys;
     core->driver.events = events;

@@ -72,7 +72,9 @@ static bool open_router(node_links *links, const node_address *listen)
                       zmq_setsockopt(links->router, ZMQ_CURVE_SECRETKEY, keys->secret,
                                      NODE_KEY_BYTES) == 0 &&
                       zmq_setsockopt(links->router, ZMQ_ZAP_DOMAIN, "kvferry", 7) == 0)) &&
-           links_monitor_open(links, links->router, ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL,
+           links_monitor_open(links, links->router,
+                              ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
+                                  (keys ? ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED : 0),
                               &links->router_monitor) &&
            watch_socket(links, links->router_monitor, &links->router_monitor_watch,
                         router_monitor_ready) &&
@@ -109,6 +111,7 @@ kvferry_status node_links_create(const node_links_options *options, const node_a
     if (!made)
         return KVFERRY_NO_MEMORY;
     made->options = *options;
+    made->most_connections = links_most_connections(made);
     made->context = zmq_ctx_new();
     kvferry_status status =
         made->context ? kvferry_report_create(&made->trouble) : KVFERRY_NO_MEMORY;
@@ -151,6 +154,7 @@ void node_links_close(node_links *links)
     close_socket(links, links->zap, &links->zap_watch);
     while (links->context && zmq_ctx_term(links->context) != 0 && zmq_errno() == EINTR)
         ;
+    links_hosts_free(links);
     kvferry_report_free(links->trouble);
     free(links);
 }
@@ -240,10 +244,10 @@ bool node_links_next_end(node_links *links, core_link *id, core_link_end *how)
 void node_links_turn(node_links *links, uint64_t now)
 {
     links_link *link, *next;
-    if (links->zap_dirty)
-        links_zap_turn(links);
     if (links->router_monitor_dirty)
         links_router_monitor_turn(links);
+    if (links->zap_dirty && !links->router_monitor_dirty) /* all that came before the questions is counted */
+        links_zap_turn(links);
     DL_FOREACH_SAFE2(links->dirty, link, next, dirty_next)
         links_out_turn(link, now);
     DL_FOREACH_SAFE2(links->probes, link, next, probe_next)
@@ -290,4 +294,8 @@ uint64_t node_links_malformed(const node_links *links)
 uint64_t node_links_refused_keys(const node_links *links)
 {
     return links->refused_keys;
+}
+uint64_t node_links_refused_connections(const node_links *links)
+{
+    return links->refused_connections;
 }

@@ -84,5 +84,7 @@ uint64_t node_links_held(const node_links *links);
 
 uint64_t node_links_malformed(const node_links *links);
 uint64_t node_links_refused_keys(const node_links *links);
+/* With keys: of hosts that have more than they leave to others. */
+uint64_t node_links_refused_connections(const node_links *links);
 
 #endif

@@ -18,8 +18,14 @@ enum {
     LINKS_RETRY_NS = 5000000,    /* between tries to send what a slow peer did not take */
     LINKS_PROBE_NS = 1000000000, /* a probe without an answer tells nothing */
     LINKS_MONITOR_EVENTS = 64,   /* of one link and turn */
-    LINKS_IDENTITY_MAX = 255
+    LINKS_ROUTER_EVENTS = 1024,  /* of the ROUTER's monitor and turn */
+    LINKS_ZAP_QUESTIONS = 64,    /* of one turn: what is accepted meanwhile is counted before the next */
+    LINKS_IDENTITY_MAX = 255,
+    LINKS_HOST_TEXT = 80 /* an address without a port */
 };
+
+typedef struct links_host links_host;
+typedef struct links_connection links_connection;
 
 typedef struct links_message { /* waits to be sent */
     zmq_msg_t message;
@@ -80,7 +86,10 @@ struct node_links {
     core_link last_even;
     uint64_t last_monitor;
     uint64_t next_try; /* for those in `waits` */
-    uint64_t malformed, refused_keys;
+    uint64_t malformed, refused_keys, refused_connections;
+    links_host *hosts;             /* by name */
+    links_connection *connections; /* those that came in, by descriptor */
+    size_t connection_count, most_connections;
     _Atomic(uint64_t) debt;  /* of all links, those that are gone with it */
     kvferry_report *trouble; /* of the allow-list */
     node_once once;
@@ -130,10 +139,19 @@ void links_probe_forget(links_link *link);
 bool links_zap_open(node_links *links);
 void links_zap_turn(node_links *links);
 bool links_monitor_open(node_links *links, void *socket, int events, void **monitor);
-/* The next event's kind and value; 0: none. */
-int links_monitor_next(void *monitor);
+/* The next event's kind, and its value if that is asked for; 0: none. */
+int links_monitor_next(void *monitor, int *value);
 void links_router_monitor_turn(node_links *links);
 /* Whether the key is allowed; a file that is in trouble is told. */
 bool links_key_allowed(node_links *links, const unsigned char key[NODE_KEY_BYTES]);
+
+/* --- links_hosts.c ---------------------------------------------------------------------------- */
+
+size_t links_most_connections(const node_links *links);
+void links_host_accepted(node_links *links, int fd);
+void links_host_ended(node_links *links, int fd);
+/* How many connections the host has, if that is more than it may; else 0. */
+size_t links_host_excess(const node_links *links, const char *name);
+void links_hosts_free(node_links *links);
 
 #endif

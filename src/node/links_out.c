@@ -171,7 +171,7 @@ static void look(links_link *link, uint64_t now)
     char text[NODE_ADDRESS_TEXT];
     link->monitor_dirty = false;
     for (int i = 0; i < LINKS_MONITOR_EVENTS && !link->ended; i++) {
-        int event = links_monitor_next(link->monitor);
+        int event = links_monitor_next(link->monitor, NULL);
         if (event == 0)
             return;
         if (event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) {

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Links between two nodes' worth of sockets in one process. */
+#include "node/links_internal.h"
 #include "node/side_test.h"
 
 #include <errno.h>
+#include <sys/resource.h>
 
 static void test_messages_go_both_ways_in_order(void **state)
 {
@@ -259,6 +261,74 @@ static void test_what_waits_for_a_name_is_sent(void **state)
     end(&decode);
 }
 
+/* --- connections of one host -------------------------------------------------------------------- */
+
+enum { DESCRIPTORS = 200, MOST = DESCRIPTORS / 4 * 3 };
+
+/* With so few descriptors that one host soon has more than its share. */
+static void begin_small(side *mine)
+{
+    struct rlimit before, small;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    small = before;
+    small.rlim_cur = DESCRIPTORS;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &small), 0);
+    begin(mine, "p", "p.allowed");
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+}
+
+/* Says it from 127.0.0.`host`, to stay connected. */
+static void *say_from(void *context, unsigned host, const side *mine, const side *other, const char *text)
+{
+    char where[128];
+    const int none = 0;
+    void *socket = zmq_socket(context, ZMQ_DEALER);
+    assert_int_equal(zmq_setsockopt(socket, ZMQ_LINGER, &none, sizeof(none)), 0);
+    assert_int_equal(zmq_setsockopt(socket, ZMQ_CURVE_SERVERKEY, other->keys.public_key, NODE_KEY_BYTES), 0);
+    assert_int_equal(zmq_setsockopt(socket, ZMQ_CURVE_PUBLICKEY, mine->keys.public_key, NODE_KEY_BYTES), 0);
+    assert_int_equal(zmq_setsockopt(socket, ZMQ_CURVE_SECRETKEY, mine->keys.secret, NODE_KEY_BYTES), 0);
+    snprintf(where, sizeof(where), "tcp://127.0.0.%u:0;127.0.0.1:%u", host, other->bound.port);
+    assert_int_equal(zmq_connect(socket, where), 0);
+    assert_int_equal(zmq_send(socket, text, strlen(text), 0), strlen(text));
+    return socket;
+}
+
+static void test_one_host_leaves_connections_to_others(void **state)
+{
+    (void)state;
+    side decode, prefill;
+    char text[64];
+    void *sockets[MOST / 2 + 1], *context = zmq_ctx_new();
+    make_keys();
+    begin(&decode, "d", "d.allowed");
+    begin_small(&prefill);
+    for (size_t i = 0; i < MOST / 2; i++) {
+        sockets[i] = say_from(context, 1, &decode, &prefill, "one");
+        expect_message(&prefill, NULL, "one");
+    }
+    sockets[MOST / 2] = say_from(context, 1, &decode, &prefill, "too many");
+    for (int i = 0; i < TURNS && !node_links_refused_connections(prefill.links); i++)
+        assert_false(receive(&prefill, NULL, 1, text, sizeof(text)));
+    assert_int_equal(node_links_refused_connections(prefill.links), 1);
+    assert_non_null(strstr(prefill.log, "refused a connection of 127.0.0.1, too_many_connections: it has 76 of 150"));
+    assert_int_equal(prefill.lines, 1);
+    void *other = say_from(context, 2, &decode, &prefill, "other");
+    expect_message(&prefill, NULL, "other");
+    assert_string_equal(prefill.place, "127.0.0.2");
+    for (size_t i = 0; i <= MOST / 2; i++)
+        zmq_close(sockets[i]);
+    for (int i = 0; i < TURNS && prefill.links->connection_count > 1; i++)
+        assert_false(receive(&prefill, NULL, 1, text, sizeof(text)));
+    assert_int_equal(prefill.links->connection_count, 1);
+    sockets[0] = say_from(context, 1, &decode, &prefill, "again");
+    expect_message(&prefill, NULL, "again");
+    zmq_close(sockets[0]);
+    zmq_close(other);
+    zmq_ctx_term(context);
+    end(&prefill);
+    end(&decode);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -272,6 +342,7 @@ int main(void)
         cmocka_unit_test(test_servers_are_checked_too),
         cmocka_unit_test(test_addresses_that_may_not_be_spoken_to),
         cmocka_unit_test(test_what_waits_for_a_name_is_sent),
+        cmocka_unit_test(test_one_host_leaves_connections_to_others),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     scratch_end();

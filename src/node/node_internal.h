@@ -91,7 +91,7 @@ struct kvferry_node {
     node_writes *writes;
     node_key_pair keys;
     node_allowed *allowed;
-    atomic_uint_fast64_t malformed, refused_keys; /* of the links, for the statistics */
+    atomic_uint_fast64_t malformed, refused_keys, refused_connections; /* of the links, for the statistics */
     uint64_t refused; /* as of the metrics' codes */
 };
 

@@ -54,6 +54,7 @@ static void receive(thread_turn *turn)
         turn->message_count++;
     atomic_store(&node->malformed, node_links_malformed(node->links));
     atomic_store(&node->refused_keys, node_links_refused_keys(node->links));
+    atomic_store(&node->refused_connections, node_links_refused_connections(node->links));
 }
 
 /* Calls of the program come in between large ones. */
@@ -351,7 +352,7 @@ void node_leave(kvferry_node *node)
     kvferry_node_statistics now;
     take_over_events(node);
     core_driver_counts(node->core, atomic_load(&node->malformed), atomic_load(&node->refused_keys),
-                       node->events.end - node->events.first);
+                       atomic_load(&node->refused_connections), node->events.end - node->events.first);
     core_get_statistics(node->core, &now);
     if (now.refused != node->refused) {
         node->refused = now.refused;
