@@ -41,12 +41,15 @@ typedef struct kvferry_engine_options {
     size_t size;
     const char *transport;   /* "": the engine's choice; ucx: "shm", "tcp", or a UCX_TLS list for UCX;
                                 mooncake: "tcp", or another of its transports */
-    const char *net_devices; /* "": loopback and all RDMA ports; ucx: as UCX_NET_DEVICES;
-                                mooncake: the interface, address or host name that peers reach */
+    const char *net_devices; /* "": loopback, the interface of `host`, and all RDMA ports; ucx: as
+                                UCX_NET_DEVICES; mooncake: the interface, address or host name that
+                                peers reach, "": `host` */
     uint64_t max_outstanding;/* copies in flight to one peer, at most; 0: the engine's own limit */
     const void *own;         /* passed to the `open` of a caller's own engine */
     const char *name;        /* how peers name this worker in their messages, at most 127 bytes;
                                 "": host name and process */
+    const char *host;        /* the IP address, without brackets, that peers on other hosts reach this
+                                worker by; "": peers are on this host. A node fills it in */
 } kvferry_engine_options;
 
 typedef struct kvferry_engine_capabilities {

@@ -26,6 +26,7 @@ static kvferry_status read_options(const kvferry_engine_options *given,
     options->transport = options->transport ? options->transport : "";
     options->net_devices = options->net_devices ? options->net_devices : "";
     options->name = options->name ? options->name : "";
+    options->host = options->host ? options->host : "";
     if (strlen(options->name) >= ENGINE_NAME_BYTES) {
         base_report_add(report, "engine_option", &(base_where){.place = "name"},
                         base_format("at most %d bytes", ENGINE_NAME_BYTES - 1),

@@ -96,7 +96,8 @@ static kvferry_status open_target(mooncake_engine *engine, const kvferry_engine_
 {
     kvferry_status status = read_transport(engine, options->transport, report);
     if (status == KVFERRY_OK)
-        status = mooncake_find_host(options->net_devices, engine->host, sizeof(engine->host), report);
+        status = mooncake_find_host(*options->net_devices ? options->net_devices : options->host,
+                                    engine->host, sizeof(engine->host), report);
     if (status != KVFERRY_OK)
         return status;
     engine->api = mooncake_load(engine->transport, report);

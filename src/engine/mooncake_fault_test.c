@@ -16,12 +16,18 @@ static const char variable[] = "KVFERRY_MOONCAKE_LIBRARY";
 static stand_in_faults *faults;
 static kvferry_report *report;
 
-static kvferry_status open_with(const char *transport, const char *device, kvferry_engine **engine)
+static kvferry_status open_at(const char *transport, const char *device, const char *host,
+                              kvferry_engine **engine)
 {
     const kvferry_engine_options options = {
-        .size = sizeof(options), .transport = transport, .net_devices = device};
+        .size = sizeof(options), .transport = transport, .net_devices = device, .host = host};
     kvferry_report_clear(report);
     return kvferry_engine_open("mooncake", &options, engine, report);
+}
+
+static kvferry_status open_with(const char *transport, const char *device, kvferry_engine **engine)
+{
+    return open_at(transport, device, "", engine);
 }
 
 static void expect_reason(size_t index, const char *code, const char *part)
@@ -289,6 +295,10 @@ static void test_options(void **state)
     expect_reason(0, "engine_option", "transport");
     assert_int_equal(open_with("", "192.0.2.1", &engine), KVFERRY_UNSUPPORTED);
     expect_reason(0, "engine_failed", "192.0.2.1");
+    assert_int_equal(open_at("", "", "192.0.2.2", &engine), KVFERRY_UNSUPPORTED);
+    expect_reason(0, "engine_failed", "192.0.2.2");
+    assert_int_equal(open_at("", "lo", "192.0.2.2", &engine), KVFERRY_OK);
+    kvferry_engine_close(engine);
     char *host = malloc(1000);
     assert_non_null(host);
     memset(host, 'h', 999);

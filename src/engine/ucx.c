@@ -125,7 +125,7 @@ static kvferry_status open_ways(ucx_engine *engine, const kvferry_engine_options
     if (status == KVFERRY_OK && !local && !tcp)
         status = open_ucx(engine, options, report);
     if (status == KVFERRY_OK && (all || tcp))
-        status = ucx_tcp_open(engine, options->net_devices, report);
+        status = ucx_tcp_open(engine, options, report);
     return status;
 }
 

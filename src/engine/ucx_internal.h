@@ -119,6 +119,9 @@ static inline bool ucx_is_on_hosts(const kvferry_engine_copy *copy)
            ((const ucx_remote *)copy->remote_segment)->key.host;
 }
 
+/* ucx_host.c: the interface that has this address, of those that other hosts may reach; IF_NAMESIZE bytes. */
+bool ucx_host_device(const char *host, char *device);
+
 /* ucx_settings.c: a configuration that the caller releases. */
 kvferry_status ucx_settings_read(const kvferry_engine_options *options, ucp_config_t **config,
                                  kvferry_report *report);
@@ -183,7 +186,8 @@ void ucx_batch_settle(ucx_batch *batch, uint64_t answers);
 void ucx_batch_check(ucx_batch *batch); /* over, if it is */
 
 /* ucx_tcp.c: copies over connections of this library's own */
-kvferry_status ucx_tcp_open(ucx_engine *engine, const char *devices, kvferry_report *report);
+kvferry_status ucx_tcp_open(ucx_engine *engine, const kvferry_engine_options *options,
+                            kvferry_report *report);
 void ucx_tcp_close(ucx_engine *engine);
 kvferry_status ucx_tcp_connect(ucx_engine *engine, ucx_peer *peer, const ucx_identity *identity,
                                const void *data, kvferry_report *report);

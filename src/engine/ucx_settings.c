@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* UCX's settings: in code, so that workers need no environment; a variable that is set still wins. */
 #include <dirent.h>
+#include <net/if.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,10 +46,13 @@ static const char *transport_list(const char *transport)
     return gpu ? WITH_GPU : WITHOUT_GPU;
 }
 
-/* "lo", and each port of each RDMA device: TCP then listens on loopback only. */
-static void device_list(base_text *list)
+/* "lo", the device of `host`, and each port of each RDMA device: TCP then listens on no other. */
+static void device_list(base_text *list, const char *host)
 {
+    char own[IF_NAMESIZE];
     base_text_append(list, "lo");
+    if (ucx_host_device(host, own))
+        base_text_append(list, ",%s", own);
     DIR *devices = opendir("/sys/class/infiniband");
     for (const struct dirent *device; devices && (device = readdir(devices));) {
         if (device->d_name[0] == '.')
@@ -87,14 +91,16 @@ static void tune(ucp_config_t *config, const char *name, const char *old, const 
         ucp_config_modify(config, old, value);
 }
 
-static kvferry_status set_devices(ucp_config_t *config, const char *wanted, kvferry_report *report)
+static kvferry_status set_devices(ucp_config_t *config, const kvferry_engine_options *options,
+                                  kvferry_report *report)
 {
+    const char *wanted = options->net_devices;
     if (*wanted)
         return set(config, "NET_DEVICES", wanted, report);
     if (in_environment("NET_DEVICES"))
         return KVFERRY_OK;
     base_text list = {0};
-    device_list(&list);
+    device_list(&list, options->host);
     kvferry_status status =
         list.failed ? KVFERRY_NO_MEMORY : set(config, "NET_DEVICES", list.data, report);
     free(list.data);
@@ -116,7 +122,7 @@ kvferry_status ucx_settings_read(const kvferry_engine_options *options, ucp_conf
     if (*options->transport || !in_environment("TLS"))
         status = set(read, "TLS", transport_list(options->transport), report);
     if (status == KVFERRY_OK)
-        status = set_devices(read, options->net_devices, report);
+        status = set_devices(read, options, report);
     if (status != KVFERRY_OK)
         ucp_config_release(read);
     else

@@ -75,23 +75,6 @@ static socklen_t make_address(const tcp_address *address, struct sockaddr_storag
     return sizeof(*six);
 }
 
-/* An address without a scope of its own; false: it is none. */
-static bool read_address(const struct sockaddr *found, tcp_address *address)
-{
-    *address = (tcp_address){0};
-    if (found && found->sa_family == AF_INET) {
-        address->family = 4;
-        memcpy(address->ip, &((const struct sockaddr_in *)found)->sin_addr, 4);
-        return true;
-    }
-    if (!found || found->sa_family != AF_INET6)
-        return false;
-    const struct in6_addr *ip = &((const struct sockaddr_in6 *)found)->sin6_addr;
-    address->family = 6;
-    memcpy(address->ip, ip, sizeof(*ip));
-    return !IN6_IS_ADDR_LINKLOCAL(ip);
-}
-
 static int watch(ucx_tcp *tcp, int fd, void *whose)
 {
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = whose};
@@ -119,15 +102,16 @@ static void listen_at(ucx_tcp *tcp, tcp_address *address)
     tcp->exported.addresses[tcp->exported.count++] = *address;
 }
 
-static void listen_everywhere(ucx_tcp *tcp, const char *devices)
+/* At the addresses of the devices, and at `host` whose ever it is. */
+static void listen_everywhere(ucx_tcp *tcp, const char *devices, const tcp_address *host)
 {
     struct ifaddrs *all, *one;
     tcp_address address;
     if (getifaddrs(&all) != 0)
         return;
     for (one = all; one && tcp->exported.count < TCP_ADDRESSES; one = one->ifa_next) {
-        if (!(one->ifa_flags & IFF_UP) || !is_listed(devices, one->ifa_name) ||
-            !read_address(one->ifa_addr, &address))
+        if (!(one->ifa_flags & IFF_UP) || !tcp_read_address(one->ifa_addr, &address) ||
+            !(is_listed(devices, one->ifa_name) || tcp_same_host(&address, host)))
             continue;
         address.loopback = (one->ifa_flags & IFF_LOOPBACK) != 0;
         listen_at(tcp, &address);
@@ -135,9 +119,39 @@ static void listen_everywhere(ucx_tcp *tcp, const char *devices)
     freeifaddrs(all);
 }
 
-kvferry_status ucx_tcp_open(ucx_engine *engine, const char *devices, kvferry_report *report)
+/* It is what peers try first; false: nobody listens there. */
+static bool put_first(tcp_export *exported, const tcp_address *host)
 {
-    const char *environment = getenv("UCX_NET_DEVICES");
+    for (unsigned i = 0; i < exported->count; i++) {
+        const tcp_address found = exported->addresses[i];
+        if (!tcp_same_host(&found, host))
+            continue;
+        exported->addresses[i] = exported->addresses[0];
+        exported->addresses[0] = found;
+        return true;
+    }
+    return false;
+}
+
+/* Where no devices are named, peers on other hosts come to `host`: without it none would get here. */
+static kvferry_status listen_for(ucx_tcp *tcp, const char *devices, const char *host,
+                                 kvferry_report *report)
+{
+    tcp_address address = {0};
+    bool abroad = !*devices && tcp_read_host(host, &address);
+    listen_everywhere(tcp, devices, &address);
+    if (!abroad || put_first(&tcp->exported, &address))
+        return KVFERRY_OK;
+    base_report_add(report, "engine_option", &(base_where){.place = "host"},
+                    "an address of one of this host's interfaces, or net_devices",
+                    base_format("%.64s", host), "ucx: peers on other hosts could not reach it over TCP");
+    return KVFERRY_INVALID;
+}
+
+kvferry_status ucx_tcp_open(ucx_engine *engine, const kvferry_engine_options *options,
+                            kvferry_report *report)
+{
+    const char *devices = options->net_devices, *environment = getenv("UCX_NET_DEVICES");
     ucx_tcp *tcp = base_alloc(1, sizeof(*tcp));
     if (!tcp)
         return KVFERRY_NO_MEMORY;
@@ -148,8 +162,7 @@ kvferry_status ucx_tcp_open(ucx_engine *engine, const char *devices, kvferry_rep
         base_report_add(report, "engine_failed", NULL, NULL, strerror(errno), "ucx: no TCP");
         return KVFERRY_UNSUPPORTED;
     }
-    listen_everywhere(tcp, *devices || !environment ? devices : environment);
-    return KVFERRY_OK;
+    return listen_for(tcp, *devices || !environment ? devices : environment, options->host, report);
 }
 
 /* --- connections ----------------------------------------------------------------------------- */

@@ -187,11 +187,29 @@ static kvferry_status add_segment(create_job *job, uint32_t index)
     return status == KVFERRY_OK && number != index ? KVFERRY_INTERNAL : status;
 }
 
+/* Peers reach the engine where they reach the node, unless the caller says otherwise. */
+static kvferry_status open_at_host(create_job *job)
+{
+    const kvferry_engine_options *given = job->options.engine_options;
+    kvferry_engine_options options = {0};
+    const char *why = "";
+    if (given)
+        memcpy(&options, given, base_min(given->size, sizeof(options)));
+    if (!given || given->size >= offsetof(kvferry_engine_options, name)) /* else the engine refuses it */
+        options.size = sizeof(options);
+    node_address host = node_address_is_wildcard(&job->listen) ? job->advertise : job->listen;
+    if (!node_address_resolve(&host, &why))
+        return deny(job, KVFERRY_IO, "listen_failed", "advertise", "a host that can be looked up", why,
+                    base_format("%.200s", job->options.advertise));
+    if (!options.host || !*options.host)
+        options.host = host.host;
+    return kvferry_engine_open(job->options.engine, &options, &job->engine, job->report);
+}
+
 static kvferry_status open_engine(create_job *job)
 {
     kvferry_node *node = job->node;
-    kvferry_status status = kvferry_engine_open(job->options.engine, job->options.engine_options,
-                                                &job->engine, job->report);
+    kvferry_status status = open_at_host(job);
     for (uint32_t i = 0; i < node->segment_count && status == KVFERRY_OK; i++)
         status = add_segment(job, i);
     if (status == KVFERRY_OK)

@@ -36,7 +36,7 @@ typedef struct fleet {
     const char *what;  /* named when a rule is broken */
 } fleet;
 
-/* Runs tp2 -> tp1, or tp1 -> tp2. The workers' `space` and `device` are the sides' ("" : loopback).
+/* Runs tp2 -> tp1, or tp1 -> tp2. The workers' `space` and `device` are the sides' ("" : the engine's choice).
  */
 void fleet_open(fleet *all, const char *transport, bool tp2_first, const char *const spaces[2],
                 const char *const hosts[2], const char *device);

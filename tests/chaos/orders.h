@@ -18,7 +18,7 @@ typedef struct setup { /* of a worker */
     uint32_t tp, tps;
     char transport[16], address[96], leader[96]; /* "" leader: it is the first */
     char space[64];                              /* network namespace; "": the parent's */
-    char device[16];                             /* "": loopback */
+    char device[16];                             /* "": the engine's choice */
     bool verify;                                 /* asks carry checksums, and so are settled */
 } setup;
 

@@ -20,8 +20,8 @@ SMALL = ("--model", "Llama-3.1-8B", "--blocks", "8")
 class Serve:
     """A `kvferry serve` that runs, with what it says on stderr."""
 
-    def __init__(self, test, *arguments):
-        self.process = subprocess.Popen([BINARY, "serve", *arguments], cwd=test.folder, text=True,
+    def __init__(self, test, *arguments, binary=(BINARY,)):
+        self.process = subprocess.Popen([*binary, "serve", *arguments], cwd=test.folder, text=True,
                                         env=dict(os.environ, **MODELS), stdout=subprocess.PIPE,
                                         stderr=subprocess.PIPE)
         test.addCleanup(self.end)

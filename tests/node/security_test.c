@@ -202,6 +202,20 @@ static void test_addresses_that_anybody_could_reach(void **state)
     worker_close(&open);
 }
 
+/* Bytes would not get there over TCP: a node says so before its first request. */
+static void test_an_address_of_no_interface(void **state)
+{
+    (void)state;
+    unsetenv("UCX_NET_DEVICES");
+    const kvferry_engine_options loopback = {.size = sizeof(loopback), .net_devices = "lo"};
+    REFUSED(KVFERRY_INVALID, "engine_option", "host", .engine = "ucx", .insecure = true,
+            .listen = "tcp://*:0", .advertise = "tcp://192.0.2.7:0");
+    REFUSED(KVFERRY_INVALID, "engine_option", "host", .engine = "ucx", .insecure = true,
+            .listen = "tcp://[::]:0", .advertise = "tcp://[2001:db8::7]:0");
+    REFUSED(KVFERRY_IO, "listen_failed", "tcp://192.0.2.7:0", .engine = "ucx", .insecure = true,
+            .listen = "tcp://192.0.2.7:0", .engine_options = &loopback);
+}
+
 static void test_options_that_do_not_fit(void **state)
 {
     (void)state;
@@ -285,6 +299,7 @@ int main(void)
         cmocka_unit_test(test_keys_that_are_not_allowed),
         cmocka_unit_test(test_keys_on_one_side_only),
         cmocka_unit_test(test_addresses_that_anybody_could_reach),
+        cmocka_unit_test(test_an_address_of_no_interface),
         cmocka_unit_test(test_options_that_do_not_fit),
         cmocka_unit_test(test_segments_that_do_not_fit),
         cmocka_unit_test(test_ipv6),

@@ -92,6 +92,7 @@ class CEngineOptions(ctypes.Structure):
         ("max_outstanding", c_uint64),
         ("own", c_void_p),
         ("name", c_char_p),
+        ("host", c_char_p),
     ]
 
 

@@ -110,11 +110,10 @@ class _Peer:
 class _Engine:
     """One TransferEngine."""
 
-    def __init__(self, transport: str, devices: str) -> None:
+    def __init__(self, transport: str, devices: str, host: str) -> None:
         from mooncake.engine import TransferEngine
 
         self._engine = TransferEngine()
-        host = os.environ.get("VLLM_HOST_IP") or "127.0.0.1"
         if self._engine.initialize(host, "P2PHANDSHAKE", transport or "tcp", devices) != 0:
             raise RuntimeError(f"TransferEngine.initialize({host!r}, 'P2PHANDSHAKE', {transport or 'tcp'!r}) failed")
         self.session = with_port(host, self._engine.get_rpc_port()).encode()
@@ -224,7 +223,8 @@ def _export(data: bytes, out: int, size: Any) -> int:
 @_guarded
 def _open(options: Any, out: Any, report: int | None) -> int:
     given = options.contents
-    engine = _Engine(_library.text(given.transport), _library.text(given.net_devices))
+    host = _library.text(given.host) or "127.0.0.1"
+    engine = _Engine(_library.text(given.transport), _library.text(given.net_devices), host)
     out[0] = number = next(_numbers)
     _engines[number] = engine
     return OK

@@ -165,7 +165,7 @@ class Late:
 @pytest.mark.parametrize(("count", "status"), [(3, OK), (4, ENGINE)])
 def test_a_late_copy_is_not_over_and_one_that_cannot_be_begun_fails(monkeypatch, count, status):
     monkeypatch.setattr("mooncake.engine.TransferEngine", Late)
-    engine = mooncake._Engine("", "")
+    engine = mooncake._Engine("", "", "127.0.0.1")
     engine.peers[1] = mooncake._Peer("there:1")
     ends = []
     engine.submit(engine.peers[1], True, [(0, 0, 8)] * count, lambda *end: ends.append(end), 7)
@@ -176,3 +176,17 @@ def test_a_late_copy_is_not_over_and_one_that_cannot_be_begun_fails(monkeypatch,
     assert engine._engine.answers == {number: [] if number <= 3 else [1, -2, 0, -2] for number in range(1, count + 1)}
     if status == ENGINE:
         assert ends[0][2] == b"Mooncake: 1 of 4 copies with there:1 failed: not all could be begun"
+
+
+def test_it_listens_where_the_node_does(library):
+    engine = c_void_p()
+    options = _library.CEngineOptions(size=ctypes.sizeof(_library.CEngineOptions), host=b"127.0.0.2")
+    with Report() as report:
+        report.check(
+            library.kvferry_engine_open(mooncake.add_engine().encode(), byref(options), byref(engine), report.handle)
+        )
+    try:
+        newest = mooncake._engines[max(mooncake._engines)]
+        assert newest.session.startswith(b"127.0.0.2:")
+    finally:
+        library.kvferry_engine_close(engine)
