@@ -444,8 +444,9 @@ static void tear_down(kvferry_node *node)
 {
     node_http_close(node->bootstrap_server);
     node_http_close(node->metrics_server);
-    node_links_close(node->links);
+    /* Whose address nobody listens at is dead to its peers: not before the last write that may land. */
     node_writes_close(node->writes);
+    node_links_close(node->links);
     core_free(node->core);
     kvferry_event *event;
     while (node->events.first < node->events.end) {

@@ -102,7 +102,8 @@ void sim_on_peer_lost(sim_world *world, const sim_event *event)
         return;
     sim_trace(world, "w%u loses peer %" PRIu64, worker->slot, peer->number);
     end_writes(world, peer, SIM_CLOSED, 50 * SIM_MS);
-    core_peer_lost(worker->core, peer->number, "simulated loss", sim_clock(world, worker));
+    if (!worker->closing)
+        core_peer_lost(worker->core, peer->number, "simulated loss", sim_clock(world, worker));
     sim_worker_after(world, worker);
 }
 
@@ -324,8 +325,9 @@ static void say_end(sim_world *world, sim_write *write, kvferry_status status)
               kvferry_status_name(status));
     if (write->count > 0 && memcmp(write->given, write->copies, write->count * sizeof *write->copies) != 0)
         sim_fail(world, "copies_changed", "worker %" PRIu32 ", write %" PRIu64, worker->slot, write->number);
-    core_write_ended(worker->core, write->number, status, status == KVFERRY_OK ? "" : "simulated",
-                     sim_clock(world, worker));
+    if (!worker->closing)
+        core_write_ended(worker->core, write->number, status, status == KVFERRY_OK ? "" : "simulated",
+                         sim_clock(world, worker));
     sim_worker_after(world, worker);
 }
 

@@ -25,6 +25,7 @@ static const planted faults[] = {
     {SIM_FAULT_NO_LINGER, "released_early"},
     {SIM_FAULT_SILENT_IS_DEAD, "released_early"},
     {SIM_FAULT_EVENT_TWICE, "ended_twice unknown_event"},
+    {SIM_FAULT_LINKS_CLOSED_FIRST, "released_early"},
 };
 
 static bool is_among(const char *rule, const char *rules)

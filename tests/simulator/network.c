@@ -46,6 +46,11 @@ static sim_connection *find(sim_world *world, const sim_worker *worker, core_lin
     return NULL;
 }
 
+bool sim_listens(const sim_world *world, const sim_worker *worker)
+{
+    return worker->core && !(worker->closing && world->options->fault == SIM_FAULT_LINKS_CLOSED_FIRST);
+}
+
 /* --- opening and closing --------------------------------------------------------------------------- */
 
 void sim_link_open(sim_world *world, sim_worker *worker, core_link link, const char *address)
@@ -82,7 +87,7 @@ void sim_on_connect(sim_world *world, const sim_event *event)
     if (sim_cut_off(world, connection->opener, connection->acceptor) || (!to->core && to->host_down)) {
         if (!connection->silent)
             end_opener(world, connection, CORE_LINK_LOST, second);
-    } else if (!to->core) {
+    } else if (!sim_listens(world, to)) {
         end_opener(world, connection, CORE_LINK_REFUSED, 0);
     }
 }
@@ -209,7 +214,7 @@ void sim_link_send(sim_world *world, sim_worker *worker, core_link link, const v
 static sim_worker *acceptor_of(sim_world *world, sim_connection *connection)
 {
     sim_worker *to = &world->workers[connection->acceptor];
-    if (!to->core) {
+    if (!sim_listens(world, to)) {
         if (!to->host_down)
             end_opener(world, connection, CORE_LINK_REFUSED, sim_flight(world));
         else if (world->calm)
@@ -259,6 +264,8 @@ void sim_on_message(sim_world *world, sim_event *event)
         sim_schedule_event(world, to->paused_until, later);
         return;
     }
+    if (to->closing)
+        return;
     if (world->options->fault != SIM_FAULT_NONE && !sim_plant_message(world, event))
         return;
     if (event->type == WIRE_ASK || event->type == WIRE_RENEW)

@@ -5,7 +5,8 @@
 static const char *const names[SIM_FAULTS] = {
     "none",          "release-at-once", "no-deadline", "no-lease-end",
     "done-before-visible", "cancel-is-end", "forgotten-settle", "unheard-settled",
-    "not-ready",     "no-linger",       "silent-is-dead", "event-twice"};
+    "not-ready",     "no-linger",       "silent-is-dead", "event-twice",
+    "links-closed-first"};
 
 const char *sim_fault_name(sim_fault fault)
 {

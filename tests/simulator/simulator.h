@@ -152,6 +152,7 @@ typedef enum sim_fault {
     SIM_FAULT_NO_LINGER,            /* the dead write nothing any more, they say */
     SIM_FAULT_SILENT_IS_DEAD,       /* a broken link is taken for a dead process */
     SIM_FAULT_EVENT_TWICE,
+    SIM_FAULT_LINKS_CLOSED_FIRST,   /* who closes is dead to others while its writes still end */
     SIM_FAULTS
 } sim_fault;
 

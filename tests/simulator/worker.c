@@ -98,7 +98,7 @@ void sim_worker_start(sim_world *world, uint32_t slot)
     if (sim_failed(world))
         return;
     worker->incarnation++;
-    worker->host_down = worker->leaving = worker->drained = worker->break_next = false;
+    worker->host_down = worker->leaving = worker->drained = worker->closing = worker->break_next = false;
     worker->paused_until = worker->hung_until = 0;
     worker->tick_at = UINT64_MAX;
     worker->next_link = 0;
@@ -172,12 +172,37 @@ void sim_worker_close(sim_world *world, sim_worker *worker, bool drain)
     sim_worker_leave(world, worker);
 }
 
+/* Of a node that goes, the engine may take its time to stop. */
+static void slow_down(const sim_world *world, sim_worker *worker)
+{
+    sim_dice dice = {sim_mix(world->schedule->seed ^ world->now)};
+    uint64_t until = world->now + sim_below(&dice, 5 * SIM_S);
+    if (sim_one_in(&dice, 2) && until > worker->hung_until)
+        worker->hung_until = until;
+}
+
+/* What is under way is waited for; nobody is answered any more, but the socket is open until then. */
+static void close_rest(sim_world *world, sim_worker *worker)
+{
+    if (!worker->closing) {
+        sim_trace(world, "w%u closes its engine, with %u writes", worker->slot, worker->live_writes);
+        worker->closing = true;
+        if (world->options->fault == SIM_FAULT_LINKS_CLOSED_FIRST)
+            sim_links_of_dead(world, worker->slot);
+    }
+    if (worker->live_writes > 0)
+        leave_at(world, worker, world->now + 5 * SIM_MS);
+    else
+        sim_worker_kill(world, worker->slot, false);
+}
+
 void sim_worker_leave(sim_world *world, sim_worker *worker)
 {
     if (worker->drained) {
-        sim_worker_kill(world, worker->slot, false);
+        close_rest(world, worker);
     } else if (core_idle(worker->core) || world->now >= worker->leave_by) {
         worker->drained = true;
+        slow_down(world, worker);
         leave_at(world, worker, world->now + sim_random_time(world, 50 * SIM_MS, 2 * SIM_S));
         core_bye(worker->core, sim_clock(world, worker));
         sim_worker_after(world, worker);
@@ -269,6 +294,8 @@ static void set_alarm(sim_world *world, sim_worker *worker)
 void sim_worker_after(sim_world *world, sim_worker *worker)
 {
     core_effect effect;
+    if (worker->closing)
+        return;
     while (!sim_failed(world) && core_next_effect(worker->core, &effect))
         carry_out(world, worker, &effect);
     kvferry_event *event;

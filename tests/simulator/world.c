@@ -140,12 +140,18 @@ static void calm_down(sim_world *world)
     }
 }
 
+/* What nobody looks at any more once the thread of a node that closes is over. */
+static bool is_for_thread(sim_event_kind kind)
+{
+    return kind == SIM_ON_TICK || kind == SIM_ON_LINK_END || kind == SIM_ON_RESOLVED;
+}
+
 static void dispatch(sim_world *world, sim_event *event)
 {
     sim_worker *worker = NULL;
     if (event->slot != SIM_NOBODY) {
         worker = sim_worker_of(world, event);
-        if (!worker)
+        if (!worker || (worker->closing && is_for_thread(event->kind)))
             return;
         if (worker->paused_until > world->now && !world->calm) {
             sim_event later = *event; /* it waits, with what it carries */

@@ -88,6 +88,7 @@ typedef struct sim_worker {
     uint32_t incarnation;          /* how many there were at this address */
     char name[17];                 /* incarnation for the core */
     bool host_down, leaving, drained;
+    bool closing;                  /* its thread is over; its writes are not, and its socket is open */
     uint64_t killed_at, leave_by;
     uint64_t offset;               /* its clock, from the world's */
     uint64_t paused_until, hung_until, tick_at;
@@ -258,6 +259,7 @@ void sim_link_send(sim_world *world, sim_worker *worker, core_link link, const v
 void sim_on_connect(sim_world *world, const sim_event *event);
 void sim_on_message(sim_world *world, sim_event *event);
 void sim_links_cut(sim_world *world, uint32_t a, uint32_t b);
+bool sim_listens(const sim_world *world, const sim_worker *worker);
 void sim_links_of_dead(sim_world *world, uint32_t slot);
 uint64_t sim_flight(sim_world *world); /* of one message, in this weather */
 
