@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Every cell of a request's blocks, one after another, from the format's definition. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "world.h"
@@ -21,6 +22,8 @@ static bool visit_axes(visiting *state, uint32_t axis, uint64_t first, uint64_t 
         state->cell.offset = offset;
         return state->visit(state->context, &state->cell);
     }
+    if (axis >= SIM_AXES)
+        abort(); /* no engine of the simulator has such a stream */
     const kvferry_axis *along = &stream->axes[axis];
     bool tokens = strcmp(along->name, "token") == 0;
     for (uint64_t i = 0; i < along->extent; i++) {

@@ -37,12 +37,14 @@ typedef struct sim_tables {
     uint64_t tokens;
 } sim_tables;
 
+enum { SIM_AXES = 4 }; /* of a stream, at most */
+
 /* One cell of a stream in a request's blocks. */
 typedef struct sim_cell {
     const kvferry_stream *stream;
     uint32_t stream_index;
     uint64_t token;          /* of a paged group, else 0 */
-    uint64_t coordinates[4]; /* global, in the stream's order; the token axis's is 0 */
+    uint64_t coordinates[SIM_AXES]; /* global, in the stream's order; the token axis's is 0 */
     uint64_t offset;         /* in the stream's segment */
     bool wanted;             /* by a target with these tables */
 } sim_cell;
