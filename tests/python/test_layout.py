@@ -103,3 +103,31 @@ def test_derive(llama):
     with pytest.raises(kvferry.Refused) as refused:
         derive(json.loads(llama), tp_size=3, platform="abacus")
     assert {"tp_unfit", "option_unknown"} <= refused.value.codes
+
+
+@pytest.mark.parametrize(
+    ("options", "kind"),
+    [
+        ({"model": 5}, TypeError),
+        ({"tp_size": "2"}, TypeError),
+        ({"tp_size": -1}, ValueError),
+        ({"blocks": 1 << 64}, ValueError),
+    ],
+)
+def test_derive_takes_values_of_the_options_types(llama, options, kind):
+    (name,) = options
+    with pytest.raises(kind, match=f"{name}: expected .*, found"):
+        derive(llama, **options)
+
+
+def test_only_text_and_bytes_are_parsed():
+    with pytest.raises(TypeError, match="expected text or bytes, found int"):
+        kvferry.Layout.parse(5)
+
+
+def test_indexes_that_c_would_wrap(example):
+    layout = kvferry.Layout.from_dict(example)
+    with pytest.raises(ValueError, match=r"b: expected 0 to 4294967295, found -1"):
+        layout.groups_share(0, -1)
+    with pytest.raises(TypeError, match=r"source: expected an integer, found 'a'"):
+        kvferry.Plan([layout], layout).pieces("a")

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kvferry import _library
+from kvferry import _library, _values
 from kvferry.report import Report, check
 
 KINDS = ("paged", "state", "ring")
@@ -113,6 +113,8 @@ class Layout:
 
         Refused holds every finding; its status is "malformed" if it is no such document.
         """
+        if not isinstance(data, (str, bytes, bytearray, memoryview)):
+            raise TypeError(f"kvferry: data: expected text or bytes, found {type(data).__name__}")
         raw = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else bytes(data)
         is_json = isinstance(data, str) or raw.lstrip()[:1] == b"{"
         library = _library.library()
@@ -217,6 +219,7 @@ class Layout:
 
     def groups_share(self, a: int, b: int) -> bool:
         """Whether two groups, by index, own bytes in common, so that a block id is exclusive over both."""
+        a, b = _values.whole("a", a, 32), _values.whole("b", b, 32)
         return bool(self._library.kvferry_layout_groups_share(self.handle, a, b))
 
     # --- comparing -------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from kvferry import _library
+from kvferry import _library, _values
 from kvferry.layout import Layout
 from kvferry.report import Report
 
@@ -17,7 +17,8 @@ def derive(config: str | Mapping[str, Any], **options: str | int | None) -> Layo
     """The layout of one worker, from config.json's text or values.
 
     Options are those of kvferry_model_options in include/kvferry/model.h, e.g. tp_size=2, tp_rank=1,
-    platform="cpu"; None is the default. TypeError: no such option. Refused: see docs/models.md.
+    platform="cpu"; None is the default. TypeError, ValueError: no such
+    option, or not such a value. Refused: see docs/models.md.
     """
     raw = (config if isinstance(config, str) else json.dumps(config)).encode()
     given = _library.CModelOptions(size=ctypes.sizeof(_library.CModelOptions))
@@ -26,7 +27,7 @@ def derive(config: str | Mapping[str, Any], **options: str | int | None) -> Layo
         if name not in known:
             raise TypeError(f"expected options {', '.join(sorted(known))}, found {name}")
         if value is not None:
-            setattr(given, name, value.encode() if isinstance(value, str) else value)
+            _values.set_field(given, name, value)
     handle = ctypes.c_void_p()
     with Report() as report:
         report.check(

@@ -195,7 +195,7 @@ _numbers = itertools.count(1)
 
 def _say(report: int | None, error: Exception) -> None:
     """Into the caller's report."""
-    _library.library().kvferry_report_add(report, b"engine", str(error).encode())
+    _library.library().kvferry_report_add(report, b"engine", str(error).encode(errors="replace"))
 
 
 def _guarded(function: Callable[..., int]) -> Callable[..., int]:

@@ -12,10 +12,10 @@ from ctypes import POINTER, byref, c_bool, c_char_p, c_int, c_size_t, c_uint32, 
 from dataclasses import dataclass
 from typing import Any
 
-from kvferry import _library
+from kvferry import _library, _values
 from kvferry._library import CEngineOptions
 from kvferry.layout import Layout
-from kvferry.report import Error, Reason, Report, check, reasons_of
+from kvferry.report import Reason, Report, check, reasons_of
 
 _LogFunction = ctypes.CFUNCTYPE(None, c_void_p, c_int, c_char_p)
 
@@ -231,37 +231,27 @@ class Table:
     first_token: int = 0
 
 
-def _encoded(text: str) -> bytes:
-    """As C gets it. Error: it would end where a NUL stands, or it has halves of characters."""
-    try:
-        encoded = text.encode()
-    except UnicodeEncodeError as error:
-        raise Error(f"kvferry: {text!a}: expected text that UTF-8 can hold: {error.reason}", "invalid") from None
-    if b"\0" in encoded:
-        raise Error(f"kvferry: {text!a}: expected text without a NUL", "invalid")
-    return encoded
-
-
 def _c_tables(tables: Mapping[str, Table]) -> ctypes.Array[_CTable]:
-    return (_CTable * len(tables))(
-        *(
-            _CTable(
-                _encoded(group), table.first_token, (c_uint32 * len(table.blocks))(*table.blocks), len(table.blocks)
-            )
-            for group, table in tables.items()
-        )
+    made = (_CTable * len(tables))()
+    for at, (group, table) in enumerate(tables.items()):
+        blocks = _values.whole_array(f"blocks of {group}", table.blocks)
+        first = _values.whole(f"first_token of {group}", table.first_token)
+        made[at] = _CTable(_values.text("group", group), first, blocks, len(blocks))
+    return made
+
+
+def _c_segments(segments: Sequence[Segment]) -> ctypes.Array[_CSegment]:
+    return (_CSegment * len(segments))(
+        *(_CSegment(_values.whole("address", each.address) or None, Memory(each.memory)) for each in segments)
     )
-
-
-def _bytes(value: str) -> bytes | None:
-    return _encoded(value) if value else None
 
 
 class Node:
     """A worker's node. Any thread; close() it, or use it in a `with`.
 
     `options` are the fields of kvferry_node_options by name, without size, log and engine_options;
-    `log(level, line)` is called by the node's thread.
+    `log(level, line)` is called by the node's thread. Values of other types raise TypeError, those out of range
+    ValueError, in every call.
     """
 
     def __init__(
@@ -277,19 +267,21 @@ class Node:
         self._functions = _functions()
         self._handle = c_void_p()
         engine = CEngineOptions(
-            size=ctypes.sizeof(CEngineOptions), transport=_bytes(transport), net_devices=_bytes(net_devices)
+            size=ctypes.sizeof(CEngineOptions),
+            transport=_values.text_or_null("transport", transport),
+            net_devices=_values.text_or_null("net_devices", net_devices),
         )
         given = _CNodeOptions(size=ctypes.sizeof(_CNodeOptions), engine_options=ctypes.pointer(engine))
         known = {name for name, *_ in _CNodeOptions._fields_} - {"size", "log", "log_context", "engine_options"}
         for name, value in options.items():
             if name not in known:
                 raise TypeError(f"no option {name!r}: expected one of {', '.join(sorted(known))}")
-            setattr(given, name, _bytes(value) if isinstance(value, str) else value)
+            _values.set_field(given, name, value)
         # The library keeps the pointer: the function object must live as long as the node.
         self._log = _LogFunction(lambda _, level, line: log(LogLevel(level), line.decode()) if log else None)
         if log:
             given.log = self._log
-        memory = (_CSegment * len(segments))(*(_CSegment(each.address or None, each.memory) for each in segments))
+        memory = _c_segments(segments)
         with Report() as report:
             report.check(
                 self._functions.kvferry_node_create(
@@ -311,11 +303,11 @@ class Node:
 
     def drain(self, timeout: float) -> bool:
         """Takes nothing new and waits until all transfers are released; False: not within `timeout` seconds."""
-        return self._waited(self._functions.kvferry_node_drain(self._handle, round(timeout * 1000)))
+        return self._waited(self._functions.kvferry_node_drain(self._handle, _values.milliseconds("timeout", timeout)))
 
     def wait(self, timeout: float) -> bool:
         """Waits for an event; False: none within `timeout` seconds."""
-        return self._waited(self._functions.kvferry_node_wait(self._handle, round(timeout * 1000)))
+        return self._waited(self._functions.kvferry_node_wait(self._handle, _values.milliseconds("timeout", timeout)))
 
     @staticmethod
     def _waited(status: int) -> bool:
@@ -341,7 +333,7 @@ class Node:
         return _library.text(self._functions.kvferry_node_incarnation(self._handle))
 
     def segment_address(self, segment: int) -> int:
-        return self._functions.kvferry_node_segment_address(self._handle, segment) or 0
+        return self._functions.kvferry_node_segment_address(self._handle, _values.whole("segment", segment, 32)) or 0
 
     def fileno(self) -> int:
         """Readable while there are events: for select, asyncio."""
@@ -352,24 +344,33 @@ class Node:
             report.check(function(self._handle, *arguments, report.handle))
 
     def set_leader(self, address: str) -> None:
-        self._reported(self._functions.kvferry_node_set_leader, _encoded(address))
+        self._reported(self._functions.kvferry_node_set_leader, _values.text("address", address))
 
     def connect(self, where: str, engine_id: str = "") -> None:
-        self._reported(self._functions.kvferry_node_connect, _encoded(engine_id), _encoded(where))
+        self._reported(
+            self._functions.kvferry_node_connect, _values.text("engine_id", engine_id), _values.text("where", where)
+        )
 
     def declare_dead(self, incarnation: str) -> None:
-        self._reported(self._functions.kvferry_node_declare_dead, _encoded(incarnation))
+        self._reported(self._functions.kvferry_node_declare_dead, _values.text("incarnation", incarnation))
 
     def expect(self, transfer_id: str) -> None:
-        self._reported(self._functions.kvferry_node_expect, _encoded(transfer_id))
+        self._reported(self._functions.kvferry_node_expect, _values.text("transfer_id", transfer_id))
 
     def offer(self, transfer_id: str, tokens: int, tables: Mapping[str, Table], *, ready: bool = False) -> None:
-        c_tables = _c_tables(tables)
-        offer = _COffer(ctypes.sizeof(_COffer), _encoded(transfer_id), tokens, c_tables, len(tables), ready, None)
+        offer = _COffer(
+            ctypes.sizeof(_COffer),
+            _values.text("transfer_id", transfer_id),
+            _values.whole("tokens", tokens),
+            _c_tables(tables),
+            len(tables),
+            _values.flag("ready", ready),
+            None,
+        )
         self._reported(self._functions.kvferry_node_offer, byref(offer))
 
     def ready(self, transfer_id: str) -> None:
-        check(self._functions.kvferry_node_ready(self._handle, _encoded(transfer_id)))
+        check(self._functions.kvferry_node_ready(self._handle, _values.text("transfer_id", transfer_id)))
 
     def ask(
         self,
@@ -382,26 +383,29 @@ class Node:
         timeout: float = 0,
     ) -> None:
         """`timeout` in seconds; 0: the node's transfer_ms."""
-        c_tables = _c_tables(tables)
         ask = _CAsk(
             ctypes.sizeof(_CAsk),
-            _encoded(transfer_id),
-            _encoded(engine_id),
-            _encoded(where),
-            tokens,
-            c_tables,
+            _values.text("transfer_id", transfer_id),
+            _values.text("engine_id", engine_id),
+            _values.text("where", where),
+            _values.whole("tokens", tokens),
+            _c_tables(tables),
             len(tables),
-            round(timeout * 1000),
+            _values.milliseconds("timeout", timeout),
             None,
         )
         self._reported(self._functions.kvferry_node_ask, byref(ask))
 
     def renew(self, engine_id: str, transfer_id: str) -> None:
-        self._reported(self._functions.kvferry_node_renew, _encoded(engine_id), _encoded(transfer_id))
+        self._reported(
+            self._functions.kvferry_node_renew,
+            _values.text("engine_id", engine_id),
+            _values.text("transfer_id", transfer_id),
+        )
 
     def abort(self, side: Side, transfer_id: str) -> bool:
         """False: there is none that has not ended."""
-        status = self._functions.kvferry_node_abort(self._handle, side, _encoded(transfer_id))
+        status = self._functions.kvferry_node_abort(self._handle, Side(side), _values.text("transfer_id", transfer_id))
         if status == _library.NOT_FOUND:
             return False
         check(status)
@@ -461,7 +465,12 @@ def query(address: str, key_file: str = "", timeout: float = 5) -> dict[str, Any
     text, size = c_void_p(), c_size_t()
     with Report() as report:
         status = _functions().kvferry_node_query(
-            _encoded(address), _encoded(key_file), round(timeout * 1000), byref(text), byref(size), report.handle
+            _values.text("address", address),
+            _values.text("key_file", key_file),
+            _values.milliseconds("timeout", timeout),
+            byref(text),
+            byref(size),
+            report.handle,
         )
         if status == _library.TIMEOUT:
             raise TimeoutError(f"{address} does not answer")
@@ -472,4 +481,4 @@ def query(address: str, key_file: str = "", timeout: float = 5) -> dict[str, Any
 def generate_keys(path: str) -> None:
     """A new CURVE key pair in `path`, its public key in `path`.pub."""
     with Report() as report:
-        report.check(_functions().kvferry_keys_generate(_encoded(path), report.handle))
+        report.check(_functions().kvferry_keys_generate(_values.text("path", path), report.handle))

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kvferry import _library
+from kvferry import _library, _values
 from kvferry.layout import Layout
 from kvferry.report import Report
 
@@ -83,6 +83,7 @@ class Plan:
 
     def pieces(self, source: int) -> tuple[Piece, ...]:
         """What source `source` sends; empty: it is in no plan of this target."""
+        source = _values.whole("source", source)
         found = []
         for index in range(self._library.kvferry_plan_piece_count(self.handle, source)):
             piece = self._library.kvferry_plan_piece(self.handle, source, index).contents
@@ -92,6 +93,7 @@ class Plan:
 
     def expand(self, source: int, request: Request) -> list[Copy]:
         """The copies that source `source` makes for the request; Refused if a rule of requests is broken."""
+        source = _values.whole("source", source)
         bound = self._library.kvferry_plan_expand_bound(self.handle, source, request.handle)
         copies, count = (_library.CCopy * bound)(), ctypes.c_size_t()
         with Report() as report:

@@ -50,7 +50,7 @@ def worker_of(engine_id):
     segments = [Segment(ctypes.addressof(memory))]
     options = {"lease_ms": 3_600_000, "transfer_ms": 3_600_000, "early_ms": 3_600_000}
     with Node(Layout.from_dict(document(engine_id)), segments, transport="tcp", **options) as node:
-        config = SimpleNamespace(kv_transfer_config=SimpleNamespace(engine_id=engine_id))
+        config = SimpleNamespace(kv_transfer_config=SimpleNamespace(engine_id=engine_id, kv_connector_extra_config={}))
         worker = half.Worker(config, SimpleNamespace())
         worker._node, worker._groups, worker.memory = node, ("attn",), memory
         yield worker

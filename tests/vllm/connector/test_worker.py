@@ -62,7 +62,10 @@ class FakeNode:
 
 
 def worker_of(node):
-    worker = half.Worker(SimpleNamespace(kv_transfer_config=SimpleNamespace(engine_id="e")), SimpleNamespace())
+    worker = half.Worker(
+        SimpleNamespace(kv_transfer_config=SimpleNamespace(engine_id="e", kv_connector_extra_config={})),
+        SimpleNamespace(),
+    )
     worker._node, worker._groups = node, ("attn",)
     return worker
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from vllm import envs
 
 from kvferry._address import with_port
+from kvferry.vllm._options import options_of
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -40,7 +41,7 @@ class Bootstrap:
         if not config.is_kv_producer:
             return cls("", "", dp_rank or 0)
         port = envs.VLLM_MOONCAKE_BOOTSTRAP_PORT
-        elsewhere = config.get_from_extra_config("bootstrap_server_address", None)
+        elsewhere = options_of(config).get("bootstrap_server_address")
         if elsewhere is not None:
             return cls("", f"http://{elsewhere}", dp_rank or 0)
         if local:

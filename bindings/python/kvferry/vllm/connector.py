@@ -13,6 +13,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
+from kvferry.vllm._options import options_of
 from kvferry.vllm.metrics import KvferryPromMetrics, KvferryStats
 from kvferry.vllm.scheduler import Metadata, Scheduler
 from kvferry.vllm.worker import Worker
@@ -52,7 +53,7 @@ class KvferryConnector(KVConnectorBase_V1, SupportsHMA):
     def get_required_kvcache_layout(cls, vllm_config: VllmConfig) -> str | None:
         """Any will do. Heads that lie apart make the fewest copies between unequal TP sizes."""
         config = vllm_config.kv_transfer_config
-        chosen = config.get_from_extra_config("kv_cache_layout", None) if config else None
+        chosen = options_of(config).get("kv_cache_layout") if config else None
         if chosen is not None or vllm_config.model_config is None or vllm_config.model_config.use_mla:
             return chosen
         return "LBHNC"

@@ -16,6 +16,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadat
 from vllm.logger import init_logger
 from vllm.v1.request import RequestStatus
 
+from kvferry.vllm._options import options_of
 from kvferry.vllm._params import Claims
 from kvferry.vllm._streams import KINDS, PAGED, STATE
 from kvferry.vllm.layout import layer_specs
@@ -93,7 +94,7 @@ class _Waiting:
 
 def lease_ms(config: KVTransferConfig) -> int:
     """How long offered blocks are held: here, and of the other side the same is supposed."""
-    return config.kv_connector_extra_config.get("lease_ms") or envs.VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT * 1000
+    return options_of(config).get("lease_ms") or envs.VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT * 1000
 
 
 def _replays(kv_cache_config: KVCacheConfig) -> bool:

@@ -20,6 +20,7 @@ from kvferry.layout import Layout
 from kvferry.layout import Worker as LayoutWorker
 from kvferry.node import Event, EventKind, LogLevel, Memory, Node, Outcome, Segment, Side, Table
 from kvferry.report import Error
+from kvferry.vllm._options import node_options_of
 from kvferry.vllm.bootstrap import Bootstrap
 from kvferry.vllm.layout import document_from_vllm, write_layout
 from kvferry.vllm.metrics import KvferryStats
@@ -37,27 +38,6 @@ _LOG = {
     LogLevel.INFO: logger.info,
     LogLevel.DEBUG: logger.debug,
 }
-
-#: Entries of kv_connector_extra_config that are handed to the node by their names in include/kvferry/node.h.
-NODE_OPTIONS = (
-    "engine",
-    "transport",
-    "net_devices",
-    "key_file",
-    "allowed_keys",
-    "insecure",
-    "metrics_listen",
-    "lease_ms",
-    "transfer_ms",
-    "connect_ms",
-    "early_ms",
-    "retry_ms",
-    "silence_ms",
-    "linger_ms",
-    "max_transfers",
-    "max_peer_copies",
-    "verify",
-)
 
 #: How long an ask may wait for a request that the prefill side has not been given yet: a router may send both halves
 #: of a request at the same time.
@@ -97,6 +77,7 @@ class Worker:
         self._vllm_config = vllm_config
         self._kv_cache_config = kv_cache_config
         self._config = config
+        self._options = node_options_of(config)
         self._node: Node | None = None
         self._groups: tuple[str, ...] = ()  # names in the document, by transfer group
         self._device = torch.device("cpu")
@@ -129,8 +110,7 @@ class Worker:
         )
 
     def _open_node(self, layout: Layout, segments: list[Segment]) -> Node:
-        given = self._config.kv_connector_extra_config
-        options: dict[str, Any] = {name: given[name] for name in NODE_OPTIONS if name in given}
+        options = dict(self._options)
         if options.get("engine") == "mooncake":
             options["engine"] = mooncake.engine_name()
         host = get_ip()
@@ -141,7 +121,7 @@ class Worker:
         if "metrics_listen" in options:
             engine = self._vllm_config.parallel_config.data_parallel_index
             rank = (engine * pp.world_size + pp.rank_in_group) * tp.world_size + tp.rank_in_group
-            options["metrics_listen"] = for_rank(str(options["metrics_listen"]), rank)
+            options["metrics_listen"] = for_rank(options["metrics_listen"], rank)
         bootstrap = Bootstrap.of(self._vllm_config, host, tp.rank_in_group, pp.rank_in_group)
         return Node(
             layout,
