@@ -143,6 +143,64 @@ static void early_asks_are_bounded_and_the_oldest_goes(void **state)
     rig_free(r);
 }
 
+static bool no_settles(rig *r, size_t from, size_t to, wire_type type)
+{
+    (void)r, (void)from, (void)to;
+    return type == WIRE_SETTLE;
+}
+
+static bool no_asks(rig *r, size_t from, size_t to, wire_type type)
+{
+    (void)r, (void)from, (void)to;
+    return type == WIRE_ASK;
+}
+
+/* A copy of its ask that comes behind the refusal would be served: only a settle comes behind all copies. */
+static void what_has_no_record_any_more_is_released_by_a_settle(void **state)
+{
+    (void)state;
+    rig *r = rig_create();
+    r->options.max_transfers = 2;
+    size_t p = rig_engine(r, "prefill", 1, 1);
+    r->options.max_transfers = 100;
+    size_t d = rig_engine(r, "decode", 1, 1);
+    r->loses = no_settles;
+    for (uint32_t i = 0; i < 3; i++)
+        assert_int_equal(rig_ask(r, d, base_format("t%u", i), p, 1 + 2 * i, 8), KVFERRY_OK);
+    rig_expect_end(r, d, "t0", KVFERRY_OUTCOME_FAILED, "too_many_transfers");
+    rig_wait(r, RIG_LINGER_MS + RIG_RETRY_MS);
+    rig_quiet(r, d);
+    r->loses = NULL;
+    rig_wait(r, RIG_RETRY_MS);
+    rig_expect_released(r, d, "t0", KVFERRY_OUTCOME_FAILED, "too_many_transfers");
+    rig_quiet(r, d); /* the settle took no place from the others */
+    rig_free(r);
+}
+
+static void a_settle_that_there_is_no_room_to_remember_is_answered(void **state)
+{
+    (void)state;
+    rig *r = rig_create();
+    r->options.max_transfers = 1;
+    size_t p = rig_engine(r, "prefill", 1, 1), d = rig_engine(r, "decode", 4, 1);
+    assert_int_equal(rig_offer(r, p, "past", 1, 8, KVFERRY_READY), KVFERRY_OK);
+    for (size_t i = 0; i < 4; i++) /* so many members are remembered, and no more */
+        assert_int_equal(rig_ask(r, d + i, "past", p, 1, 8), KVFERRY_OK);
+    rig_expect_done(r, p, "past");
+    rig_expect_done(r, d + 1, "past");
+    r->loses = no_asks;
+    assert_int_equal(rig_ask(r, d + 1, "lost", p, 5, 8), KVFERRY_OK);
+    r->loses = NULL;
+    r->nodes[d + 1].cut = true; /* until both have given the other up */
+    rig_wait(r, 2 * RIG_SILENCE_MS + RIG_RETRY_MS);
+    rig_expect_end(r, d + 1, "lost", KVFERRY_OUTCOME_FAILED, "peer_lost");
+    rig_quiet(r, d + 1);
+    r->nodes[d + 1].cut = false;
+    rig_wait(r, RIG_RETRY_MS);
+    rig_expect_released(r, d + 1, "lost", KVFERRY_OUTCOME_FAILED, "peer_lost");
+    rig_free(r);
+}
+
 /* A peer that asks for much that is not offered, and another one. */
 typedef struct flood {
     rig *r;
@@ -396,6 +454,28 @@ static void verify_needs_memory_that_can_be_read(void **state)
     rig_free(r);
 }
 
+/* What a close aborts is remembered, each in place of an older one: so of one that the close looks at next. */
+static void a_close_where_more_ends_than_is_remembered(void **state)
+{
+    (void)state;
+    rig *r = rig_create();
+    r->options.max_transfers = 2;
+    two t = begin_with(r, false);
+    const char *const over[] = {"a", "b"};
+    assert_int_equal(rig_offer(r, t.p, "long", 1, 8, KVFERRY_NOT_READY), KVFERRY_OK);
+    for (size_t i = 0; i < 2; i++) {
+        assert_int_equal(rig_offer(r, t.p, over[i], 5, 8, KVFERRY_NOT_READY), KVFERRY_OK);
+        assert_int_equal(core_abort(r->nodes[t.p].core, KVFERRY_SIDE_PREFILL, over[i], r->now), KVFERRY_OK);
+    }
+    assert_int_equal(rig_offer(r, t.p, "last", 5, 8, KVFERRY_NOT_READY), KVFERRY_OK);
+    core_bye(r->nodes[t.p].core, r->now);
+    assert_int_equal(counts_of(r, t.p).live[KVFERRY_SIDE_PREFILL], 0);
+    rig_run(r);
+    rig_expect(r, t.p, KVFERRY_EVENT_RELEASED, "long", KVFERRY_OUTCOME_ABORTED, "source_aborted");
+    rig_expect(r, t.p, KVFERRY_EVENT_RELEASED, "last", KVFERRY_OUTCOME_ABORTED, "source_aborted");
+    rig_free(r);
+}
+
 static void the_status_is_json(void **state)
 {
     (void)state;
@@ -422,6 +502,8 @@ int main(void)
         cmocka_unit_test(a_request_that_the_source_cannot_serve_is_refused_with_all_reasons),
         cmocka_unit_test(transfers_are_limited),
         cmocka_unit_test(early_asks_are_bounded_and_the_oldest_goes),
+        cmocka_unit_test(what_has_no_record_any_more_is_released_by_a_settle),
+        cmocka_unit_test(a_settle_that_there_is_no_room_to_remember_is_answered),
         cmocka_unit_test(too_many_early_asks_of_one_peer_cost_no_other),
         cmocka_unit_test(too_much_that_one_peer_wants_early_costs_no_other),
         cmocka_unit_test(one_offer_serves_one_decode_engine),
@@ -431,6 +513,7 @@ int main(void)
         cmocka_unit_test(verify_agrees),
         cmocka_unit_test(what_verify_finds_fails_all),
         cmocka_unit_test(verify_needs_memory_that_can_be_read),
+        cmocka_unit_test(a_close_where_more_ends_than_is_remembered),
         cmocka_unit_test(the_status_is_json),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -174,6 +174,8 @@ void core_abort_all(node_core *core);
 void core_supplies_free(node_core *core);
 /* Finds, or makes a record of what was not offered yet, for the target (NULL: whoever). NULL: out of memory. */
 core_supply *core_supply_get(node_core *core, const char *id, core_target *target);
+/* The same, but NULL where it would take the place of another one of this target. */
+core_supply *core_supply_get_free(node_core *core, const char *id, core_target *target);
 
 /* --- shares: core_share.c ------------------------------------------------------------------------------ */
 

@@ -467,6 +467,20 @@ static bool ask_again(node_core *core, core_part *part)
     return true;
 }
 
+/*
+ * Refused by who has no record of it: that decides nothing, since a late copy of this ask may be served. Only a settle,
+ * behind which no copy comes, makes sure.
+ */
+static bool is_open(const core_part *part, const char *code)
+{
+    static const char *const unrecorded[] = {"roster_changed", "too_many_transfers", "transfer_taken",
+                                             "target_unexpected", "transfer_unknown"};
+    for (size_t i = 0; i < sizeof(unrecorded) / sizeof(*unrecorded); i++)
+        if (strcmp(code, unrecorded[i]) == 0)
+            return true;
+    return part->again && strcmp(code, "transfer_over") == 0; /* of an earlier attempt */
+}
+
 static void failed_verdict(node_core *core, core_part *part, const wire_message *message)
 {
     static const char *const codes[] = {"", "source_failed", "source_aborted", "source_expired"};
@@ -479,11 +493,7 @@ static void failed_verdict(node_core *core, core_part *part, const wire_message 
         new_attempt(core, part);
         return;
     }
-    /*
-     * Refused for its rosters, which decides nothing: a late copy of this ask, or of an earlier attempt, may be served
-     * once they hold. Only a settle makes sure.
-     */
-    bool open = changed || (part->again && strcmp(code, "transfer_over") == 0);
+    bool open = is_open(part, code);
     if (open && request->state == CORE_REQUEST_ENDED)
         return;
     part->confirmed = !open;

@@ -266,7 +266,7 @@ static bool settle_apart(node_core *core, core_link link, core_line *line, const
     }
     if (member && member->state != CORE_MEMBER_SETTLED)
         return false;
-    offer = offer ? offer : core_supply_get(core, message->transfer_id, NULL);
+    offer = core_supply_get_free(core, message->transfer_id, NULL);
     if (offer && !member && core->kept_members < core_kept_limit(core))
         member = core_member_add(core, offer, sender);
     if (member) {
@@ -274,6 +274,8 @@ static bool settle_apart(node_core *core, core_link link, core_line *line, const
         offer->held = true;
         settle(core, link, member, message);
         offer->held = held;
+    } else {
+        send_settled(core, link, message, message->body.verdict.outcome);
     }
     return true;
 }
@@ -283,9 +285,13 @@ void core_received_settle(node_core *core, core_link link, core_line *line, cons
     if (!core_target_speaking(line, message) && settle_apart(core, link, line, message))
         return;
     core_target *target = speaker(core, link, line, message);
-    core_supply *offer = target ? core_supply_get(core, message->transfer_id, target) : NULL;
-    if (!offer)
+    if (!target)
         return;
+    core_supply *offer = core_supply_get_free(core, message->transfer_id, target);
+    if (!offer) { /* nothing is written for what there is no record of */
+        send_settled(core, link, message, message->body.verdict.outcome);
+        return;
+    }
     offer->held = true;
     if (!*offer->engine_id && offer->state < CORE_SUPPLY_ENDED && claim(core, offer, target))
         note_replaced(core, offer);
@@ -297,6 +303,8 @@ void core_received_settle(node_core *core, core_link link, core_line *line, cons
         member = core_member_add(core, offer, message->sender);
     if (member)
         settle(core, link, member, message);
+    else /* no room to remember it by; but nothing is written to it */
+        send_settled(core, link, message, message->body.verdict.outcome);
     offer->held = false;
     core_supply_schedule(core, offer);
     core_supply_advance(core, offer);

@@ -274,6 +274,12 @@ static core_supply *make_offer(node_core *core, const char *id)
     return offer;
 }
 
+static bool is_crowded(const node_core *core)
+{
+    return core->early_count && (core->early_count >= core->options.max_transfers ||
+                                 core->kept_members > core_kept_limit(core));
+}
+
 /* Where there are too many, who has most of them loses its oldest. */
 static void drop_early(node_core *core)
 {
@@ -292,8 +298,7 @@ static core_supply *make_early(node_core *core, const char *id, bool expected, c
         return NULL;
     offer->expected = expected;
     offer->lease_end = core_after(core, expected ? core->options.lease_ns : core->options.remember_ns);
-    while (!expected && core->early_count && (core->early_count >= core->options.max_transfers ||
-                                              core->kept_members > core_kept_limit(core)))
+    while (!expected && is_crowded(core))
         drop_early(core);
     enter_list(core, offer, target);
     core_supply_schedule(core, offer);
@@ -471,6 +476,14 @@ core_supply *core_supply_get(node_core *core, const char *id, core_target *targe
     return offer ? offer : make_early(core, id, false, target);
 }
 
+core_supply *core_supply_get_free(node_core *core, const char *id, core_target *target)
+{
+    core_supply *offer = core_supply_find(core, id);
+    const core_share *share = target ? &target->share : &core->strangers;
+    bool own = !offer && is_crowded(core) && core_share_oldest(core)->share == share;
+    return offer || own ? offer : make_early(core, id, false, target);
+}
+
 void core_supplies_free(node_core *core)
 {
     core_supply *offer, *next;
@@ -480,13 +493,31 @@ void core_supplies_free(node_core *core)
     }
 }
 
+static core_supply *live_from(core_supply *offer)
+{
+    while (offer && offer->state != CORE_SUPPLY_LIVE)
+        offer = offer->hh.next;
+    return offer;
+}
+
+static core_request *open_from(core_request *request)
+{
+    while (request && request->state >= CORE_REQUEST_ENDED)
+        request = request->hh.next;
+    return request;
+}
+
+/* The end of one may be the last that is remembered of another; but no other that has not ended goes. */
 void core_abort_all(node_core *core)
 {
-    core_supply *offer, *next;
-    HASH_ITER(hh, core->offers, offer, next)
-        if (offer->state == CORE_SUPPLY_LIVE)
-            core_supply_abort(core, offer->id);
-    core_request *request, *after;
-    HASH_ITER(hh, core->requests, request, after)
+    core_supply *next_offer;
+    for (core_supply *offer = live_from(core->offers); offer; offer = next_offer) {
+        next_offer = live_from(offer->hh.next);
+        core_supply_abort(core, offer->id);
+    }
+    core_request *next_request;
+    for (core_request *request = open_from(core->requests); request; request = next_request) {
+        next_request = open_from(request->hh.next);
         core_request_abort(core, request->id);
+    }
 }

@@ -223,6 +223,31 @@ static bool wait_for_blocks(sim_world *world, const sim_act *act)
     return true;
 }
 
+static bool has_code(const kvferry_report *report, const char *first, const char *second)
+{
+    for (size_t i = 0; i < kvferry_report_count(report); i++) {
+        const char *code = kvferry_report_get(report, i)->code;
+        if (strcmp(code, first) == 0 || strcmp(code, second) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* A call that must be served, or may be refused only because there are as many as may be. */
+static void served(sim_world *world, sim_worker *worker, const char *call, const sim_act *act,
+                   kvferry_status status, kvferry_report *report)
+{
+    const char *id = world->requests[act->request].id;
+    uint32_t owner = (uint32_t)world->transfer_count + 1;
+    if (answered(world, worker, call, id, status, report))
+        keep_transfer(world, worker);
+    else if (world->setup->max_transfers < SIM_PLENTY && has_code(report, "too_many_transfers", ""))
+        give_back(worker, owner);
+    else
+        sim_fail(world, act->kind == SIM_ACT_ASK ? "ask_refused" : "offer_refused",
+                 "worker %" PRIu32 ": %s: %s", worker->slot, id, kvferry_report_get(report, 0)->message);
+}
+
 static void act_offer(sim_world *world, sim_worker *worker, const sim_act *act)
 {
     const sim_request *request = &world->requests[act->request];
@@ -244,11 +269,7 @@ static void act_offer(sim_world *world, sim_worker *worker, const sim_act *act)
     kvferry_report *report = new_report();
     kvferry_status status =
         call_offer(world, worker, transfer, ready ? KVFERRY_READY : KVFERRY_NOT_READY, report);
-    if (answered(world, worker, "offers", request->id, status, report))
-        keep_transfer(world, worker);
-    else
-        sim_fail(world, "offer_refused", "worker %" PRIu32 ": %s: %s", worker->slot, request->id,
-                 kvferry_report_get(report, 0)->message);
+    served(world, worker, "offers", act, status, report);
     kvferry_report_free(report);
     sim_worker_after(world, worker);
 }
@@ -284,11 +305,7 @@ static void act_ask(sim_world *world, sim_worker *worker, const sim_act *act)
     transfer->deadline = transfer->begun + timeout / SIM_MS * SIM_MS;
     kvferry_report *report = new_report();
     kvferry_status status = call_ask(world, worker, transfer, request->id, act->dice, report);
-    if (answered(world, worker, "asks for", request->id, status, report))
-        keep_transfer(world, worker);
-    else
-        sim_fail(world, "ask_refused", "worker %" PRIu32 ": %s: %s", worker->slot, request->id,
-                 kvferry_report_get(report, 0)->message);
+    served(world, worker, "asks for", act, status, report);
     kvferry_report_free(report);
     sim_worker_after(world, worker);
 }
@@ -333,16 +350,6 @@ void sim_on_act(sim_world *world, uint32_t index)
 
 /* --- what must be refused ----------------------------------------------------------------------------- */
 
-static bool has_code(const kvferry_report *report, const char *first, const char *second)
-{
-    for (size_t i = 0; i < kvferry_report_count(report); i++) {
-        const char *code = kvferry_report_get(report, i)->code;
-        if (strcmp(code, first) == 0 || strcmp(code, second) == 0)
-            return true;
-    }
-    return false;
-}
-
 static void must_refuse(sim_world *world, sim_worker *worker, const char *call, kvferry_status status,
                         kvferry_report *report, const char *first, const char *second)
 {
@@ -362,8 +369,9 @@ static const sim_transfer *known(const sim_world *world, const sim_worker *worke
         const sim_transfer *transfer = &world->transfers[i - 1];
         if (transfer->slot == worker->slot && transfer->incarnation == worker->incarnation &&
             transfer->side == side && transfer->request == request)
-            return !transfer->released || sim_clock(world, worker) <
-                                              transfer->begun + world->setup->times.remember
+            return !transfer->released ||
+                           (world->setup->max_transfers == SIM_PLENTY &&
+                            sim_clock(world, worker) < transfer->begun + world->setup->times.remember)
                        ? transfer
                        : NULL;
     }
@@ -404,7 +412,8 @@ void sim_steal(sim_world *world, sim_worker *worker, uint32_t request)
     thief->tables = world->transfers[index].tables;
     kvferry_report *report = new_report();
     kvferry_status status = call_ask(world, worker, thief, "thief", 2, report);
-    must_refuse(world, worker, "asks", status, report, "block_owned", "block_owned");
+    must_refuse(world, worker, "asks", status, report, "block_owned",
+                world->setup->max_transfers < SIM_PLENTY ? "too_many_transfers" : "block_owned");
     kvferry_report_free(report);
     sim_worker_after(world, worker);
 }

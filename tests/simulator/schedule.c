@@ -219,6 +219,12 @@ void sim_generate(sim_schedule *schedule, uint64_t seed)
     generate_times(&schedule->setup, &dice);
     generate_weather(&schedule->setup, &schedule->setup.weather, &dice);
     add_requests(schedule, &dice, &span);
+    sim_dice few = {sim_mix(seed ^ UINT64_C(0x666577))};
+    schedule->setup.max_transfers = SIM_PLENTY;
+    if (!schedule->setup.calm && sim_one_in(&few, 4))
+        schedule->setup.max_transfers = (uint32_t)sim_between(&few, 1, 4);
+    if (schedule->setup.max_transfers < SIM_PLENTY) /* what is forgotten is safe in order only */
+        schedule->setup.weather.late = 0;
     if (!schedule->setup.calm)
         add_faults(schedule, &dice, span);
 }
@@ -282,8 +288,11 @@ void sim_print(const sim_schedule *schedule, FILE *out)
 {
     const sim_setup *setup = &schedule->setup;
     const sim_weather *weather = &setup->weather;
-    fprintf(out, "seed %" PRIu64 "%s%s%s\n", schedule->seed, setup->calm ? ", calm" : "",
+    fprintf(out, "seed %" PRIu64 "%s%s%s", schedule->seed, setup->calm ? ", calm" : "",
             setup->verify ? ", verify" : "", schedule->clear ? ", clear weather" : "");
+    if (setup->max_transfers < SIM_PLENTY)
+        fprintf(out, ", at most %" PRIu32 " transfers", setup->max_transfers);
+    fprintf(out, "\n");
     for (uint32_t i = 0; i < setup->engine_count; i++) {
         const sim_engine *engine = &setup->engines[i];
         fprintf(out, "  e%" PRIu32 " %s tp%" PRIu32 " pp%" PRIu32 " dp%" PRIu32 ", blocks of %" PRIu32 "%s\n", i,

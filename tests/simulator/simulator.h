@@ -22,6 +22,7 @@
 #define SIM_BLOCKS 24     /* of a pool, at most */
 #define SIM_TOKENS 40     /* of a request, at most */
 #define SIM_TABLE 24      /* blocks in a table */
+#define SIM_PLENTY 1024   /* transfers: more than a schedule has */
 
 #define SIM_US UINT64_C(1000)
 #define SIM_MS UINT64_C(1000000)
@@ -82,6 +83,7 @@ typedef struct sim_setup {
     sim_weather weather;
     uint64_t copy_time;                   /* of the virtual engine, per copy, at most */
     uint32_t max_peer_copies;
+    uint32_t max_transfers;               /* few: calls are refused, and ends are soon forgotten */
 } sim_setup;
 
 /* --- steps: what is done to it ------------------------------------------------------------------ */

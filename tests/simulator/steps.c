@@ -133,10 +133,11 @@ static void on_request_step(sim_world *world, const sim_step *step)
 static void change_weather(sim_world *world, const sim_step *step)
 {
     sim_dice dice = {step->dice};
+    bool in_order = world->setup->max_transfers < SIM_PLENTY;
     world->weather_until = world->now + step->amount;
     world->weather = (sim_weather){.loss = (uint32_t)sim_below(&dice, 90),
                                    .twice = (uint32_t)sim_below(&dice, 50),
-                                   .late = (uint32_t)sim_below(&dice, 60),
+                                   .late = in_order ? 0 : (uint32_t)sim_below(&dice, 60),
                                    .delay = sim_below(&dice, 100 * SIM_MS),
                                    .lateness = sim_below(&dice, 4 * SIM_S)};
 }

@@ -49,7 +49,7 @@ static core_options options_of(sim_world *world, sim_worker *worker, const uint3
         .silence_ns = times->silence,
         .linger_ns = fault == SIM_FAULT_NO_LINGER ? 1 : times->linger,
         .remember_ns = times->remember,
-        .max_transfers = 1024,
+        .max_transfers = setup->max_transfers,
         .max_peers = 64,
         .max_peer_copies = setup->max_peer_copies,
         .max_message_bytes = 1 << 20,
