@@ -311,19 +311,25 @@ def _submit(
     return OK
 
 
-def _wheel_version() -> tuple[int, ...]:
-    for name in ("mooncake-transfer-engine", "mooncake-transfer-engine-non-cuda"):
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            return tuple(int(part) for part in importlib.metadata.version(name).split(".")[:3] if part.isdigit())
-    raise Error("no Mooncake wheel: pip install mooncake-transfer-engine", "not_found")
+def _wheel() -> tuple[str, str]:
+    """The distribution that the module `mooncake` is of, and its version: there is one for each kind of machine."""
+    names = importlib.metadata.packages_distributions().get("mooncake")
+    if not names:
+        raise Error("no Mooncake wheel: pip install mooncake-transfer-engine, or the one for this machine", "not_found")
+    return names[0], importlib.metadata.version(names[0])
+
+
+def _numbers_of(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".")[:3] if part.isdigit())
 
 
 @functools.cache
 def add_engine() -> str:
     """Makes the engine known to the library, once; its name. Error: no wheel, or one that is too old."""
-    version = _wheel_version()
-    if version < OLDEST:
-        raise Error(f"Mooncake {'.'.join(map(str, version))}: expected {'.'.join(map(str, OLDEST))}", "unsupported")
+    name, version = _wheel()
+    if _numbers_of(version) < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        raise Error(f"the Mooncake wheel {name} {version} is too old: expected {oldest} or newer", "unsupported")
     # Without it every copy over TCP opens a connection.
     os.environ.setdefault("MC_TCP_ENABLE_CONNECTION_POOL", "1")
     functions = {name: kind() if name in _OPTIONAL else kind(globals()[f"_{name}"]) for name, kind in _MEMBERS.items()}

@@ -8,7 +8,7 @@ from ctypes import POINTER, byref, c_bool, c_char_p, c_int, c_size_t, c_uint32, 
 import pytest
 
 from kvferry import _library, mooncake
-from kvferry.report import Report, reasons_of
+from kvferry.report import Error, Report, reasons_of
 
 OK, BUSY, OUT_OF_RANGE, ENGINE = 0, 8, 12, 13
 WRITE, READ = 0, 1
@@ -190,3 +190,34 @@ def test_it_listens_where_the_node_does(library):
         assert newest.session.startswith(b"127.0.0.2:")
     finally:
         library.kvferry_engine_close(engine)
+
+
+@pytest.fixture(name="installed")
+def pretended_wheel(monkeypatch):
+    """Makes the module `mooncake` one of this distribution and version."""
+
+    def install(names, version):
+        monkeypatch.setattr(mooncake.importlib.metadata, "packages_distributions", lambda: {"mooncake": names})
+        monkeypatch.setattr(mooncake.importlib.metadata, "version", lambda name: version if name in names else None)
+
+    return install
+
+
+@pytest.mark.parametrize("kind", ["", "-non-cuda", "-cuda13", "-rocm", "-efa", "-musa", "-npu"])
+def test_every_kind_of_wheel_is_found(installed, kind):
+    installed([f"mooncake-transfer-engine{kind}"], "0.3.13.post1")
+    name, version = mooncake._wheel()
+    assert name == f"mooncake-transfer-engine{kind}"
+    assert mooncake._numbers_of(version) >= mooncake.OLDEST
+
+
+def test_an_old_wheel_is_refused_by_its_name(installed):
+    installed(["mooncake-transfer-engine-rocm"], "0.3.7.post2")
+    with pytest.raises(Error, match=r"mooncake-transfer-engine-rocm 0\.3\.7\.post2 is too old: expected 0\.3\.12 or"):
+        mooncake.add_engine.__wrapped__()
+
+
+def test_no_wheel(installed):
+    installed(None, "")
+    with pytest.raises(Error, match="no Mooncake wheel: pip install"):
+        mooncake.add_engine.__wrapped__()
