@@ -173,12 +173,14 @@ class ProxyTest(ProxyCase):
 
     async def test_refused_bodies(self) -> None:
         for body, said in (
-            ({"prompt": "p", "n": 2}, "n is 2"),
+            ({"prompt": "p", "n": 2}, "n is 2 (int), expected the number 1"),
+            ({"prompt": "p", "n": "1"}, "n is '1' (str), expected the number 1"),
             ({"prompt": ["p", "q"]}, "2 prompts"),
             ({"prompt": [[1], [2]]}, "2 prompts"),
             ({"prompt_embeds": ["AAAA", "BBBB"]}, "2 prompts"),
             ({"prompt": [1, 2], "prompt_embeds": "AAAA"}, "2 prompts"),
-            ({"prompt": "", "prompt_embeds": ["AAAA"]}, "2 prompts"),
+            ({"prompt": [""], "prompt_embeds": ["AAAA"]}, "2 prompts"),
+            ({"prompt": "", "prompt_embeds": ["AAAA", "BBBB"]}, "2 prompts"),
             ({"prompt": ["p", "q"], "prompt_embeds": ["AAAA", "BBBB"]}, "4 prompts"),
             ({"prompt": "p", "best_of": 2}, "best_of is 2"),
             ({"prompt": "p", "use_beam_search": True}, "use_beam_search"),
@@ -200,6 +202,13 @@ class ProxyTest(ProxyCase):
         ):
             with self.subTest(body=body):
                 assert (await self.post(body))[0] == 200
+
+    async def test_an_empty_prompt_beside_embeddings_is_left_out(self) -> None:
+        """Of vLLM's own example, since OpenAI's client asks for a prompt. vLLM would make a second request of it."""
+        assert (await self.post({"prompt": "", "prompt_embeds": "AAAA"}))[0] == 200
+        for body in self.prefill.asked + self.decode.asked:
+            assert "prompt" not in body
+            assert body["prompt_embeds"] == "AAAA"
 
     async def test_every_error_is_in_the_form_of_openai(self) -> None:
         completions = self.url + "/v1/completions"

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+from collections import Counter
 from types import SimpleNamespace
 from unittest import mock
 
@@ -24,6 +25,21 @@ class ServersTest(ProxyCase):
         await self.decode.stop()
         await self.prefill.stop()
         assert [(await self.post({"prompt": "p"}, url=url))[0] for _ in range(4)] == [200] * 4
+
+    async def test_every_engine_of_every_prefill_server_gets_its_turn(self) -> None:
+        """Two servers of as many ranks, or of twice as many, as there are servers."""
+        for ranks in (2, 4):
+            servers = [await self.pretender(), await self.pretender()]
+            for index, server in enumerate(servers):
+                server.engines = {
+                    str(rank): {"engine_id": f"s{index}e{rank}", "worker_addr": {}} for rank in range(ranks)
+                }
+            decode = await self.pretender()
+            url = await self.run_proxy(servers, [decode])
+            for _ in range(4 * ranks):
+                assert (await self.post({"prompt": "p"}, url=url))[0] == 200
+            used = Counter(body["kv_transfer_params"]["remote_engine_id"] for body in decode.asked)
+            assert used == {f"s{index}e{rank}": 2 for index in (0, 1) for rank in range(ranks)}
 
     async def test_a_silent_prefill_server_is_asked_once_and_passed_over(self) -> None:
         silent, well = await self.pretender(), self.prefill

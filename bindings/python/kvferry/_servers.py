@@ -70,6 +70,7 @@ class PrefillServer:
     _trusted_until: float = float("-inf")
     _asking: asyncio.Task[None] | None = None
     _asking_health: asyncio.Task[str] | None = None
+    _turn: Iterator[int] = field(default_factory=itertools.count)
 
     @property
     def down(self) -> bool:
@@ -88,6 +89,12 @@ class PrefillServer:
         if self._why_down is not None:
             raise Failure(503, f"prefill server {self.url}: {self._why_down}")
         return self._engines
+
+    async def next_engine(self, session: ClientSession) -> tuple[int, str]:
+        """The data-parallel rank and the id of one of its engines, in turns of its own: a turn that all servers shared
+        would pass over engines, where it and the servers' own turns come round together. Raises as `engines` does."""
+        engines = sorted((await self.engines(session)).items())
+        return engines[next(self._turn) % len(engines)]
 
     def refresh(self, session: ClientSession) -> asyncio.Task[None] | None:
         """Asks who the server is, if what is known is too old, without waiting; None if it is not."""

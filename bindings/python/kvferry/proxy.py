@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import itertools
 import json
 import logging
 import sys
@@ -100,6 +99,14 @@ def count_prompts(given: Any) -> int:
     return len(given)
 
 
+def without_empty_prompt(body: Any) -> Any:
+    """The body without a prompt of "" beside prompt_embeds, which clients send that cannot leave it out. vLLM would
+    make a request of it, besides that of the embeddings."""
+    if isinstance(body, dict) and body.get("prompt") == "" and body.get("prompt_embeds"):
+        return {name: value for name, value in body.items() if name != "prompt"}
+    return body
+
+
 def check_body(body: Any) -> None:
     """Refuses what one transfer cannot serve: several prompts or several answers in one request.
 
@@ -112,7 +119,8 @@ def check_body(body: Any) -> None:
         if body.get(name) not in (None, 1):
             raise Failure(
                 400,
-                f"{name} is {body[name]}, but a prefilled cache serves one answer: send {name} requests",
+                f"{name} is {body[name]!r:.100} ({type(body[name]).__name__}), expected the number 1, as a prefilled"
+                " cache serves one answer: send a request for each",
                 "invalid_request_error",
             )
     if body.get("use_beam_search"):
@@ -166,7 +174,6 @@ class Proxy:
         self.prefill = {server.url: server for server in prefill}
         self.prefill_turns = Turns(list(self.prefill))
         self.decode = Turns(decode)
-        self._rank_turn = itertools.count()
         self._session: ClientSession | None = None
 
     @property
@@ -202,6 +209,7 @@ class Proxy:
                 raise Failure(
                     400, f"the body cannot be read as JSON: {describe(error)}", "invalid_request_error"
                 ) from error
+            body = without_empty_prompt(body)
             check_body(body)
             return await first_of(self._serve(request, body, transfer_id), client_gone(request))
         except Failure as failure:
@@ -215,14 +223,13 @@ class Proxy:
         with self.prefill_turns.in_turn() as urls:
             for server in self._up_first([self.prefill[url] for url in urls]):
                 try:
-                    engines = sorted((await server.engines(self.session)).items())
+                    rank, engine_id = await server.next_engine(self.session)
                 except Failure as failure:
                     reasons.append(failure.message)
                     continue
                 tries += 1
                 # What the one before was told of may live for a while: another try is another transfer.
                 this_transfer = transfer_id if tries == 1 else f"{transfer_id}-{tries}"
-                rank, engine_id = engines[next(self._rank_turn) % len(engines)]
                 try:
                     return await self._serve_by(server, rank, engine_id, request, body, this_transfer)
                 except PrefillFailure as failure:
