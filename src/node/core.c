@@ -201,7 +201,7 @@ static void from_source(node_core *core, core_line *line, const wire_message *me
         core_received_source_error(core, line, message);
         break;
     case WIRE_BYE:
-        core_source_died(core, source, false, "peer_left", "it said goodbye");
+        core_source_left(core, source);
         break;
     default:
         break;

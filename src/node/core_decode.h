@@ -83,6 +83,8 @@ void core_source_welcome(node_core *core, core_source *source, const wire_messag
 void core_source_other_version(node_core *core, core_source *source, const kvferry_report *reasons);
 /* `lingers`: what it sent may still arrive. */
 void core_source_died(node_core *core, core_source *source, bool lingers, const char *code, const char *text);
+/* It said goodbye: what it was asked for and did not finish may have been cut, and its last bytes be behind that word. */
+void core_source_left(node_core *core, core_source *source);
 void core_source_again(node_core *core, core_source *source);
 void core_source_line_ended(node_core *core, core_line *line, core_link_end how);
 void core_source_busy(node_core *core, core_source *source);

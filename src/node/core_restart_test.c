@@ -200,6 +200,31 @@ static void an_abort_while_the_dead_one_lingers_is_an_end(void **state)
     rig_free(t.r);
 }
 
+static bool no_last_words(rig *r, size_t from, size_t to, wire_type type)
+{
+    (void)r, (void)from, (void)to;
+    return type == WIRE_VERDICT || type == WIRE_SETTLED;
+}
+
+static void a_writer_that_was_cut_lingers_behind_its_goodbye(void **state)
+{
+    (void)state;
+    all t = begin_with(1);
+    t.r->nodes[t.p].hold = true;
+    offer(&t, "a", 1);
+    ask(&t, 0, "a", 1);
+    t.r->loses = no_last_words;
+    core_peer_lost(t.r->nodes[t.p].core, 1, "taken for lost in the middle of a write", t.r->now);
+    rig_wait(t.r, RIG_RETRY_MS); /* until they have met again */
+    core_bye(t.r->nodes[t.p].core, t.r->now);
+    rig_expect_end(t.r, t.d, "a", KVFERRY_OUTCOME_FAILED, "peer_left");
+    rig_wait(t.r, RIG_LINGER_MS / 2);
+    assert_false(rig_has(t.r, t.d, KVFERRY_EVENT_RELEASED, "a"));
+    rig_wait(t.r, RIG_LINGER_MS);
+    rig_expect(t.r, t.d, KVFERRY_EVENT_RELEASED, "a", KVFERRY_OUTCOME_FAILED, "peer_left");
+    rig_free(t.r);
+}
+
 static void a_restarted_reader_frees_the_lease_at_once(void **state)
 {
     (void)state;
@@ -271,6 +296,7 @@ int main(void)
         cmocka_unit_test(an_ask_that_the_dead_one_did_not_answer_goes_to_the_new_one),
         cmocka_unit_test(an_ask_that_the_dead_one_answered_fails),
         cmocka_unit_test(an_abort_while_the_dead_one_lingers_is_an_end),
+        cmocka_unit_test(a_writer_that_was_cut_lingers_behind_its_goodbye),
         cmocka_unit_test(a_restarted_reader_frees_the_lease_at_once),
         cmocka_unit_test(a_restarted_writer_is_another_worker),
         cmocka_unit_test(an_ask_that_is_done_holds_no_lease),

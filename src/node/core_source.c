@@ -262,6 +262,16 @@ void core_source_died(node_core *core, core_source *source, bool lingers, const 
         core_engine_fail_with(core, source->engine, code, "the worker that shook hands", "it is gone", text);
 }
 
+void core_source_left(node_core *core, core_source *source)
+{
+    bool cut = false;
+    const core_part *part;
+    DL_FOREACH(source->parts, part) {
+        cut = cut || (part->asked && !part->done);
+    }
+    core_source_died(core, source, cut, "peer_left", "it said goodbye");
+}
+
 typedef struct speaker { /* who speaks now, and where */
     const char *address, *engine_id, *incarnation;
     const kvferry_worker *worker; /* NULL: unknown */
