@@ -15,7 +15,7 @@ core_engine *core_engine_find(node_core *core, const char *engine_id, const char
     DL_FOREACH(core->engines, engine) {
         if (*engine_id && strcmp(engine->id, engine_id) == 0)
             return engine;
-        if ((!*engine_id || !*engine->id) && *where && strcmp(engine->where, where) == 0)
+        if (!*engine_id && *where && strcmp(engine->where, where) == 0)
             return engine;
     }
     return NULL;

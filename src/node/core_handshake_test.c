@@ -323,6 +323,62 @@ static bool loses_many(rig *r, size_t from, size_t to, wire_type type)
     return (r->seed >> 33) % 5 < 2;
 }
 
+static kvferry_status ask_of(rig *r, size_t d, const char *id, const char *engine_id, const char *where, uint32_t first)
+{
+    rig_tables t;
+    rig_fill_tables(&t, first, 8, false);
+    const kvferry_ask ask = {.size = sizeof(kvferry_ask), .transfer_id = id, .engine_id = engine_id, .where = where,
+                             .tokens = 8, .tables = t.tables, .table_count = t.count, .context = r};
+    return core_ask(r->nodes[d].core, &ask, r->now, r->report);
+}
+
+/* Somebody is asked at a place where whoever is there is being met. */
+static void a_named_engine_is_not_whoever_is_there(void **state)
+{
+    (void)state;
+    rig *r = rig_create();
+    size_t p = rig_engine(r, "prefill", 1, 1), d = rig_engine(r, "decode", 1, 1);
+    const char *where = r->nodes[p].address;
+    for (uint32_t i = 0; i < 2; i++)
+        assert_int_equal(rig_offer(r, p, i ? "y" : "x", 1 + 2 * i, 8, KVFERRY_READY), KVFERRY_OK);
+    assert_int_equal(core_connect(r->nodes[d].core, "", where, r->now, r->report), KVFERRY_OK);
+    assert_int_equal(ask_of(r, d, "x", "somebody-else", where, 9), KVFERRY_OK);
+    assert_int_equal(ask_of(r, d, "y", "prefill", where, 11), KVFERRY_OK);
+    rig_wait(r, RIG_RETRY_MS); /* three handshakes at once: not all are answered at once */
+    rig_expect_end(r, d, "x", KVFERRY_OUTCOME_FAILED, "engine_id_differs");
+    rig_expect_released(r, d, "x", KVFERRY_OUTCOME_FAILED, "engine_id_differs");
+    rig_expect_done(r, d, "y");
+    expect_connected(r, d);
+    rig_free(r);
+}
+
+/* What is wrong with a question for whatever engine is there is not wrong with one for an engine by its name. */
+static void a_named_ask_does_not_fail_with_an_unnamed_one(void **state)
+{
+    (void)state;
+    rig *r = rig_create();
+    size_t p = rig_engine(r, "prefill", 1, 1), d = rig_engine(r, "decode", 1, 1);
+    node_core *core = r->nodes[d].core;
+    const char *where = "http://127.0.0.1:80", *addresses[] = {r->nodes[p].address};
+    assert_int_equal(rig_offer(r, p, "x", 1, 8, KVFERRY_READY), KVFERRY_OK);
+    core_effect effect;
+    uint64_t unnamed = 0, named = 0;
+    assert_int_equal(core_connect(core, "", where, r->now, NULL), KVFERRY_OK);
+    assert_int_equal(ask_of(r, d, "x", "prefill", where, 9), KVFERRY_OK);
+    while (core_next_effect(core, &effect))
+        if (effect.kind == CORE_RESOLVE)
+            *(*effect.engine_id ? &named : &unnamed) = effect.query;
+    assert_true(unnamed && named);
+    kvferry_report *several = core_reason("engine_ambiguous", "one engine", "two", "the engines there");
+    core_resolved(core, unnamed, KVFERRY_REFUSED, "", NULL, 0, several, r->now);
+    kvferry_report_free(several);
+    expect_disconnected(r, d, "engine_ambiguous");
+    core_resolved(core, named, KVFERRY_OK, "prefill", addresses, 1, NULL, r->now);
+    rig_run(r);
+    rig_expect_done(r, d, "x");
+    rig_free(r);
+}
+
 static void lost_messages_are_made_good(void **state)
 {
     (void)state;
@@ -483,6 +539,8 @@ int main(void)
         cmocka_unit_test(who_is_not_reached_by_the_transfer_engine_is_refused),
         cmocka_unit_test(a_lost_leader_is_found_again),
         cmocka_unit_test(addresses_are_looked_up),
+        cmocka_unit_test(a_named_engine_is_not_whoever_is_there),
+        cmocka_unit_test(a_named_ask_does_not_fail_with_an_unnamed_one),
         cmocka_unit_test(lost_messages_are_made_good),
         cmocka_unit_test(who_is_given_up_while_it_fetches_begins_anew),
         cmocka_unit_test(who_was_forgotten_learns_it_by_its_renewal),
