@@ -335,6 +335,22 @@ KVFERRY_API kvferry_status kvferry_node_query(const char *address, const char *k
                                               uint64_t timeout_ms, char **text, size_t *size,
                                               kvferry_report *report);
 
+/* What is released by the word that a worker is dead, once its last bytes were waited for (linger_ms). */
+typedef struct kvferry_declared {
+    uint64_t transfers; /* asks that have ended, and wait for no other worker that may write */
+    uint64_t blocks;    /* of these */
+    uint64_t waiting;   /* asks that wait for other workers too, and so are not released */
+} kvferry_declared;
+
+/*
+ * kvferry_node_declare_dead at a node elsewhere. It takes the word only of its own operator: with keys, of who has the
+ * node's own key pair in `key_file`; without, of processes on its own host. Waits at most `timeout_ms`: KVFERRY_TIMEOUT.
+ * KVFERRY_NOT_FOUND: the node knows no such worker. KVFERRY_REFUSED (not_operator), KVFERRY_INVALID, KVFERRY_IO.
+ */
+KVFERRY_API kvferry_status kvferry_node_declare_dead_at(const char *address, const char *key_file,
+                                                        const char *incarnation, uint64_t timeout_ms,
+                                                        kvferry_declared *declared, kvferry_report *report);
+
 /* --- keys ------------------------------------------------------------------------------------------- */
 
 /* Writes a new CURVE key pair to `path` (mode 0600) and its public key alone to `path`.pub. An existing file is

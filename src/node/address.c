@@ -184,6 +184,22 @@ bool node_address_is_wildcard(const node_address *address)
             (IN6_IS_ADDR_V4MAPPED(&six) && memcmp(six.s6_addr + 12, "\0\0\0\0", 4) == 0));
 }
 
+/* An IPv4 host as the IPv6 one that stands for it. */
+static bool read_host(const node_address *address, struct in6_addr *host)
+{
+    static const unsigned char mapped[12] = {[10] = 0xff, [11] = 0xff};
+    if (inet_pton(AF_INET6, address->host, host) == 1)
+        return true;
+    memcpy(host->s6_addr, mapped, sizeof(mapped));
+    return inet_pton(AF_INET, address->host, host->s6_addr + sizeof(mapped)) == 1;
+}
+
+bool node_address_same_host(const node_address *a, const node_address *b)
+{
+    struct in6_addr first, second;
+    return read_host(a, &first) && read_host(b, &second) && memcmp(&first, &second, sizeof(first)) == 0;
+}
+
 bool node_address_resolve(node_address *address, const char **why)
 {
     struct sockaddr_storage found = {0};

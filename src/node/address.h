@@ -39,6 +39,9 @@ void node_address_format(const node_address *address, node_address_form form,
 bool node_address_is_loopback(const node_address *address);
 bool node_address_is_wildcard(const node_address *address);
 
+/* Whether two numeric hosts are the same one, in whatever form. */
+bool node_address_same_host(const node_address *a, const node_address *b);
+
 /* Whether the host is digits: there is no name to be looked up. */
 bool node_address_is_numeric(const node_address *address);
 

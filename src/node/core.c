@@ -10,13 +10,15 @@ static bool copy_options(node_core *core, const core_options *options)
 {
     core->options = *options;
     char *address = base_arena_strdup(&core->arena, options->address);
+    char *host = base_arena_strdup(&core->arena, options->host ? options->host : "");
     char *engine = base_arena_strdup(&core->arena, options->engine);
     void *binding = base_arena_alloc(&core->arena, options->binding_size + 1, 1);
-    if (!address || !engine || !binding)
+    if (!address || !host || !engine || !binding)
         return false;
     if (options->binding_size)
         memcpy(binding, options->binding, options->binding_size);
     core->options.address = address;
+    core->options.host = host;
     core->options.engine = engine;
     core->options.binding = binding;
     core->options.incarnation = core->incarnation;
@@ -284,6 +286,10 @@ static void dispatch(node_core *core, core_link link, core_line *line, const cha
 {
     if (message->type == WIRE_STATUS) {
         answer_status(core, link, message);
+        return;
+    }
+    if (message->type == WIRE_DECLARE_DEAD) {
+        core_received_death(core, link, key, message);
         return;
     }
     bool late = !*message->sender || core_dead(core, message->sender) || (link % 2 && !line);

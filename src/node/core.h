@@ -30,6 +30,7 @@ typedef struct core_options { /* as in kvferry_node_options; all set */
     uint64_t max_peer_copies, max_message_bytes;
     bool verify;
     const char *address;     /* of this node's control socket; with its key, if peers have to have keys */
+    const char *host;        /* in digits, that it is bound to: who speaks from there is here; "" or NULL: not known */
     const char *incarnation; /* 16 hexadecimal digits */
     const char *engine;      /* name of the transfer engine */
     const void *binding;     /* its export */

@@ -93,6 +93,18 @@ void core_sources_replaced(node_core *core, const core_line *line, const char *e
                            const kvferry_worker *worker, const char *incarnation);
 void core_source_free(node_core *core, core_source *source);
 
+/* What is in quarantine since a source has not confirmed. */
+typedef struct core_hold {
+    uint64_t transfers, blocks; /* that wait for none but it, and others that are dead */
+    uint64_t waiting;           /* transfers that wait for others too */
+    uint64_t held;              /* blocks of all of them */
+} core_hold;
+core_hold core_source_holds(const core_source *source);
+/* Says what a silent one holds, and how that can be ended. */
+void core_source_log_hold(node_core *core, const core_source *source);
+/* DECLARE_DEAD: core_operator.c. */
+void core_received_death(node_core *core, core_link link, const char *key, const wire_message *message);
+
 /* --- decode: requests: core_request.c, core_part.c -------------------------------------------------- */
 
 typedef enum core_request_state {

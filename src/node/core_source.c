@@ -90,6 +90,7 @@ static void lost(node_core *core, core_source *source)
     char text[160];
     snprintf(text, sizeof(text), "worker %s of the prefill engine says nothing", source->incarnation);
     end_requests(core, source, "peer_lost", text);
+    core_source_log_hold(core, source);
     if (source->engine)
         core_engine_fail_with(core, source->engine, "peer_lost", "an answer within silence_ms", "none",
                               text);

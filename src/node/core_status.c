@@ -33,19 +33,20 @@ static json_t *worker(const char *engine_id, const char *incarnation, const kvfe
                      "dp_rank", (json_int_t)ranks->dp_rank);
 }
 
+static const char *source_state(const core_source *source)
+{
+    return source->dead ? "dead" : source->lost ? "silent" : source->welcomed ? "connected" : "connecting";
+}
+
 static json_t *list_peers(const node_core *core)
 {
     json_t *list = json_array();
     int failed = 0;
     for (core_source *source = core->sources; source; source = source->hh.next) {
         json_t *item = worker(source->engine_id, source->incarnation, &source->worker);
-        const char *state = source->dead ? "dead"
-                            : source->lost ? "silent"
-                            : source->welcomed ? "connected"
-                                               : "connecting";
         failed |= json_object_set_new(item, "role", json_string("source"));
         failed |= json_object_set_new(item, "address", json_string(source->address));
-        failed |= json_object_set_new(item, "state", json_string(state));
+        failed |= json_object_set_new(item, "state", json_string(source_state(source)));
         failed |= json_array_append_new(list, item);
     }
     for (core_target *target = core->targets; target; target = target->hh.next) {
@@ -108,6 +109,31 @@ static json_t *list_transfers(const node_core *core, uint64_t now)
     return list;
 }
 
+/* The workers whose word the blocks in quarantine wait for. */
+static json_t *list_quarantine(const node_core *core)
+{
+    json_t *list = json_array();
+    int failed = 0;
+    for (core_source *source = core->sources; source; source = source->hh.next) {
+        core_hold hold = core_source_holds(source);
+        if (!hold.transfers && !hold.waiting)
+            continue;
+        uint64_t silent = source->unanswered ? core->now - source->unanswered : 0;
+        json_t *item = worker(source->engine_id, source->incarnation, &source->worker);
+        failed |= json_object_set_new(item, "address", json_string(source->address));
+        failed |= json_object_set_new(item, "state", json_string(source_state(source)));
+        failed |= json_object_set_new(item, "silent_ms", json_integer(milliseconds(silent)));
+        failed |= json_object_set_new(item, "transfers", json_integer(number(hold.transfers + hold.waiting)));
+        failed |= json_object_set_new(item, "blocks", json_integer(number(hold.held)));
+        failed |= json_array_append_new(list, item);
+    }
+    if (failed) {
+        json_decref(list);
+        return NULL;
+    }
+    return list;
+}
+
 static json_t *list_counts(const node_core *core)
 {
     kvferry_node_statistics sum;
@@ -162,10 +188,11 @@ kvferry_status core_status(const node_core *core, uint64_t now, base_text *json)
 {
     json_t *self = worker(core->engine_id, core->incarnation, &core->worker);
     json_t *peers = list_peers(core), *transfers = list_transfers(core, now), *counts = list_counts(core);
-    json_t *root = json_pack("{s:o*, s:s, s:b, s:o*, s:o*, s:o*}", "worker", self, "address",
+    json_t *quarantine = list_quarantine(core);
+    json_t *root = json_pack("{s:o*, s:s, s:b, s:o*, s:o*, s:o*, s:o*}", "worker", self, "address",
                              core->options.address, "complete", core->own != NULL, "peers", peers,
-                             "transfers", transfers, "counts", counts);
-    bool whole = root && self && peers && transfers && counts;
+                             "transfers", transfers, "quarantine", quarantine, "counts", counts);
+    bool whole = root && self && peers && transfers && quarantine && counts;
     if (whole)
         base_json_dump(root, JSON_COMPACT, json);
     json_decref(root);

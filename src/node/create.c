@@ -240,6 +240,7 @@ static kvferry_status open_links(create_job *job)
         node_links_create(&options, &job->listen, &bound, &node->links, job->report);
     if (status != KVFERRY_OK)
         return status;
+    memcpy(node->host, bound.host, sizeof(node->host));
     if (*job->options.advertise) {
         job->advertise.port = job->advertise.port ? job->advertise.port : bound.port;
         bound = job->advertise;
@@ -350,6 +351,7 @@ static kvferry_status open_core(create_job *job)
                             .max_message_bytes = given->max_message_bytes,
                             .verify = given->verify,
                             .address = node->address,
+                            .host = node->host,
                             .incarnation = node->incarnation,
                             .engine = given->engine,
                             .binding = job->binding,

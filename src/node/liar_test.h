@@ -26,6 +26,7 @@ typedef struct liar {
     wire_type answer; /* WIRE_TYPES: none */
     wire_outcome outcome;
     char code[64];
+    wire_death death; /* in a DECLARED_DEAD */
     size_t documents; /* in it, or that it asks for */
 } liar;
 
@@ -60,6 +61,8 @@ static inline void hear(liar *l, const core_effect *effect)
     snprintf(l->code, sizeof(l->code), "%s", core_reasons_code(message.reasons, ""));
     if (message.type == WIRE_VERDICT)
         l->outcome = message.body.verdict.outcome;
+    if (message.type == WIRE_DECLARED_DEAD)
+        l->death = message.body.death;
     l->documents = message.type == WIRE_DOCUMENTS || message.type == WIRE_GET ? message.body.documents.count : 0;
     wire_message_end(&message);
 }

@@ -93,6 +93,12 @@ static void refuse_key(node_links *links, const zap_frame *frames, const char *k
     zap_answer(links->zap, &frames[ZAP_ID], "400", "key not allowed", NULL);
 }
 
+/* Who has the node's own key pair is its operator. */
+static bool may_enter(node_links *links, const unsigned char key[NODE_KEY_BYTES])
+{
+    return memcmp(key, links->options.keys->public_key, NODE_KEY_BYTES) == 0 || links_key_allowed(links, key);
+}
+
 /* Whether its host may have this connection beside those that it has. It is answered like trouble that passes. */
 static bool check_host(node_links *links, const zap_frame *frames)
 {
@@ -123,7 +129,7 @@ void links_zap_turn(node_links *links)
         char text[NODE_KEY_TEXT] = "";
         if (good)
             node_key_format(key, text);
-        if (!good || !links_key_allowed(links, key))
+        if (!good || !may_enter(links, key))
             refuse_key(links, frames, text);
         else if (check_host(links, frames))
             zap_answer(links->zap, &frames[ZAP_ID], "200", "OK", text);

@@ -59,6 +59,7 @@ typedef struct node_events {
 
 struct kvferry_node {
     /* Fixed once it is made. */
+    char host[NODE_HOST_MAX + 1]; /* that the control socket is bound to */
     char address[NODE_ADDRESS_TEXT], bootstrap[NODE_ADDRESS_TEXT],
         metrics_address[NODE_ADDRESS_TEXT];
     char incarnation[NODE_INCARNATION_TEXT];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The status of a node elsewhere. */
+/* The status of a node elsewhere, and the operator's word to it. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,7 +10,8 @@
 
 enum { QUERY_MESSAGE_MAX = 256 << 20 };
 
-typedef struct query_job {
+typedef struct query_job query_job;
+struct query_job {
     node_address address;
     const char *text; /* of the address */
     node_key_pair keys;
@@ -18,7 +19,14 @@ typedef struct query_job {
     void *context, *socket, *monitor;
     const char *trouble; /* what the connection is known to suffer from */
     kvferry_report *report;
-} query_job;
+    wire_message question;
+    wire_type answer;
+    const char *wanted; /* in words */
+    kvferry_status (*take)(query_job *job, const wire_message *message);
+    kvferry_status (*refused)(query_job *job, const kvferry_report *reasons);
+    char *status;              /* what was taken */
+    kvferry_declared declared;
+};
 
 static bool set_int(void *socket, int option, int value)
 {
@@ -85,14 +93,9 @@ static void look_at_monitor(query_job *job)
 
 static kvferry_status send_question(query_job *job)
 {
-    wire_message message = {.type = WIRE_STATUS,
-                            .major = WIRE_MAJOR,
-                            .minor = WIRE_MINOR,
-                            .engine_id = "",
-                            .transfer_id = ""};
     void *data;
     size_t size;
-    kvferry_status status = wire_encode(&message, &data, &size);
+    kvferry_status status = wire_encode(&job->question, &data, &size);
     if (status != KVFERRY_OK)
         return status;
     if (zmq_send(job->socket, data, size, ZMQ_DONTWAIT) < 0)
@@ -101,39 +104,21 @@ static kvferry_status send_question(query_job *job)
     return status;
 }
 
-static void pass_reasons(const kvferry_report *from, kvferry_report *to)
-{
-    for (size_t i = 0; i < kvferry_report_count(from); i++) {
-        const kvferry_reason *reason = kvferry_report_get(from, i);
-        base_report_add(to, "status_refused", NULL, reason->expected, reason->found, "%s: %s",
-                        reason->code, reason->message);
-    }
-}
-
 /* KVFERRY_BUSY: it is no answer. */
-static kvferry_status read_answer(query_job *job, zmq_msg_t *data, char **text, size_t *size)
+static kvferry_status read_answer(query_job *job, zmq_msg_t *data)
 {
     wire_message message;
     kvferry_status status =
         wire_decode(zmq_msg_data(data), zmq_msg_size(data), &message, job->report);
-    if (status == KVFERRY_OK && message.type == WIRE_STATUS_TEXT) {
-        char *copy = strdup(message.body.text);
-        if (copy) {
-            *size = strlen(copy);
-            *text = copy;
-        }
-        status = copy ? KVFERRY_OK : KVFERRY_NO_MEMORY;
-    } else if (status == KVFERRY_OK && message.type == WIRE_ERROR) {
-        pass_reasons(message.reasons, job->report);
-        status = KVFERRY_REFUSED;
-    } else if (status == KVFERRY_OK) {
-        status = KVFERRY_BUSY;
-    }
+    if (status == KVFERRY_OK && message.type == WIRE_ERROR)
+        status = job->refused(job, message.reasons);
+    else if (status == KVFERRY_OK)
+        status = message.type == job->answer ? job->take(job, &message) : KVFERRY_BUSY;
     wire_message_end(&message);
     return status;
 }
 
-static kvferry_status await(query_job *job, uint64_t end, char **text, size_t *size)
+static kvferry_status await(query_job *job, uint64_t end)
 {
     kvferry_status status = KVFERRY_BUSY;
     while (status == KVFERRY_BUSY) {
@@ -148,7 +133,7 @@ static kvferry_status await(query_job *job, uint64_t end, char **text, size_t *s
         zmq_msg_t data;
         zmq_msg_init(&data);
         if (zmq_msg_recv(&data, job->socket, ZMQ_DONTWAIT) >= 0)
-            status = read_answer(job, &data, text, size);
+            status = read_answer(job, &data);
         zmq_msg_close(&data);
     }
     return status;
@@ -171,32 +156,120 @@ static kvferry_status read_query(query_job *job, const char *key_file)
                           : KVFERRY_OK;
 }
 
-kvferry_status kvferry_node_query(const char *address, const char *key_file, uint64_t timeout_ms,
-                                  char **text, size_t *size, kvferry_report *report)
+/* Asks until there is an answer. */
+static kvferry_status query(query_job *job, const char *key_file, uint64_t timeout_ms)
 {
-    query_job job = {.text = address, .trouble = "no answer", .report = report};
     uint64_t end;
-    if (!address || !text || !size)
-        return KVFERRY_INVALID;
     if (!base_add(node_now(), node_ns(timeout_ms), &end))
         end = UINT64_MAX;
-    kvferry_status status = read_query(&job, key_file);
-    if (status == KVFERRY_OK && !node_file_descriptors(NODE_ZMQ_DESCRIPTORS, report))
+    job->trouble = "no answer";
+    job->question.major = WIRE_MAJOR;
+    job->question.minor = WIRE_MINOR;
+    job->question.engine_id = job->question.transfer_id = "";
+    kvferry_status status = read_query(job, key_file);
+    if (status == KVFERRY_OK && !node_file_descriptors(NODE_ZMQ_DESCRIPTORS, job->report))
         status = KVFERRY_IO;
     if (status != KVFERRY_OK)
         return status;
-    if (open_socket(&job)) {
-        status = send_question(&job);
+    if (open_socket(job)) {
+        status = send_question(job);
         if (status == KVFERRY_OK)
-            status = await(&job, end, text, size);
+            status = await(job, end);
     } else {
         status = KVFERRY_IO;
-        job.trouble = zmq_strerror(zmq_errno());
+        job->trouble = zmq_strerror(zmq_errno());
     }
     if (status == KVFERRY_TIMEOUT || status == KVFERRY_IO)
-        base_report_add(report, "no_answer", &(base_where){.place = address}, "a node's status",
-                        job.trouble, "the node did not answer");
-    close_socket(&job);
-    sodium_memzero(&job.keys, sizeof(job.keys));
+        base_report_add(job->report, "no_answer", &(base_where){.place = job->text}, job->wanted,
+                        job->trouble, "the node did not answer");
+    close_socket(job);
+    sodium_memzero(&job->keys, sizeof(job->keys));
+    return status;
+}
+
+/* --- the status ------------------------------------------------------------------------------- */
+
+static kvferry_status take_text(query_job *job, const wire_message *message)
+{
+    job->status = strdup(message->body.text);
+    return job->status ? KVFERRY_OK : KVFERRY_NO_MEMORY;
+}
+
+static kvferry_status no_status(query_job *job, const kvferry_report *reasons)
+{
+    for (size_t i = 0; i < kvferry_report_count(reasons); i++) {
+        const kvferry_reason *reason = kvferry_report_get(reasons, i);
+        base_report_add(job->report, "status_refused", NULL, reason->expected, reason->found, "%s: %s",
+                        reason->code, reason->message);
+    }
+    return KVFERRY_REFUSED;
+}
+
+kvferry_status kvferry_node_query(const char *address, const char *key_file, uint64_t timeout_ms,
+                                  char **text, size_t *size, kvferry_report *report)
+{
+    query_job job = {.text = address,
+                     .report = report,
+                     .question = {.type = WIRE_STATUS},
+                     .answer = WIRE_STATUS_TEXT,
+                     .take = take_text,
+                     .refused = no_status,
+                     .wanted = "a node's status"};
+    if (!address || !text || !size)
+        return KVFERRY_INVALID;
+    kvferry_status status = query(&job, key_file, timeout_ms);
+    if (status == KVFERRY_OK) {
+        *size = strlen(job.status);
+        *text = job.status;
+    }
+    return status;
+}
+
+/* --- the operator's word ---------------------------------------------------------------------- */
+
+static kvferry_status take_death(query_job *job, const wire_message *message)
+{
+    const wire_death *death = &message->body.death;
+    job->declared = (kvferry_declared){death->transfers, death->blocks, death->waiting};
+    return KVFERRY_OK;
+}
+
+static kvferry_status not_taken(query_job *job, const kvferry_report *reasons)
+{
+    const kvferry_reason *first = kvferry_report_get(reasons, 0), *reason;
+    for (size_t i = 0; (reason = kvferry_report_get(reasons, i)) != NULL; i++)
+        base_report_copy(job->report, reason);
+    return first && strcmp(first->code, "peer_unknown") == 0 ? KVFERRY_NOT_FOUND : KVFERRY_REFUSED;
+}
+
+static bool is_incarnation(const char *text)
+{
+    return strlen(text) == WIRE_INCARNATION_TEXT - 1 &&
+           strspn(text, "0123456789abcdef") == WIRE_INCARNATION_TEXT - 1;
+}
+
+kvferry_status kvferry_node_declare_dead_at(const char *address, const char *key_file,
+                                            const char *incarnation, uint64_t timeout_ms,
+                                            kvferry_declared *declared, kvferry_report *report)
+{
+    query_job job = {.text = address,
+                     .report = report,
+                     .question = {.type = WIRE_DECLARE_DEAD},
+                     .answer = WIRE_DECLARED_DEAD,
+                     .take = take_death,
+                     .refused = not_taken,
+                     .wanted = "a node's word that it heard it"};
+    if (!address || !incarnation || !declared)
+        return KVFERRY_INVALID;
+    if (!is_incarnation(incarnation)) {
+        base_report_add(report, "incarnation_malformed", &(base_where){.place = "incarnation"},
+                        "16 lower-case hexadecimal digits", base_format("\"%.100s\"", incarnation),
+                        "the name of a worker could not be read");
+        return KVFERRY_INVALID;
+    }
+    memcpy(job.question.body.death.incarnation, incarnation, WIRE_INCARNATION_TEXT);
+    kvferry_status status = query(&job, key_file, timeout_ms);
+    if (status == KVFERRY_OK)
+        *declared = job.declared;
     return status;
 }

@@ -41,6 +41,8 @@ static const uint64_t required[WIRE_TYPES] = {
     [WIRE_BYE] = HEADER,
     [WIRE_STATUS] = 0,
     [WIRE_STATUS_TEXT] = BIT(FIELD_TEXT),
+    [WIRE_DECLARE_DEAD] = BIT(FIELD_INCARNATION),
+    [WIRE_DECLARED_DEAD] = HEADER | BIT(FIELD_INCARNATION),
     [WIRE_ERROR] = BIT(FIELD_REASONS)};
 
 /* Fewest bytes of an element, so that a count makes no more room than bytes came with it. */
@@ -425,6 +427,17 @@ static bool read_verdict(decoder *d, wire_verdict *verdict)
            (!has(d, FIELD_CHECKSUMS) || read_checksums(d, verdict));
 }
 
+static bool read_death(decoder *d, wire_death *death)
+{
+    return read_some_hex(go(d, FIELD_INCARNATION), WIRE_INCARNATION_TEXT - 1, death->incarnation) &&
+           (!has(d, FIELD_TRANSFERS) ||
+            wire_reader_uint(go(d, FIELD_TRANSFERS), 0, UINT64_MAX, &death->transfers)) &&
+           (!has(d, FIELD_BLOCKS) ||
+            wire_reader_uint(go(d, FIELD_BLOCKS), 0, UINT64_MAX, &death->blocks)) &&
+           (!has(d, FIELD_WAITING) ||
+            wire_reader_uint(go(d, FIELD_WAITING), 0, UINT64_MAX, &death->waiting));
+}
+
 static bool read_body(decoder *d)
 {
     wire_message *message = d->message;
@@ -446,6 +459,9 @@ static bool read_body(decoder *d)
         return read_verdict(d, &message->body.verdict);
     case WIRE_STATUS_TEXT:
         return wire_reader_string(go(d, FIELD_TEXT), SIZE_MAX, &message->body.text);
+    case WIRE_DECLARE_DEAD:
+    case WIRE_DECLARED_DEAD:
+        return read_death(d, &message->body.death);
     default:
         return true;
     }

@@ -197,6 +197,14 @@ static void put_verdict(wire_writer *writer, wire_writer_map *map, const wire_ve
     }
 }
 
+static void put_death(wire_writer *writer, wire_writer_map *map, const wire_death *death)
+{
+    put_text(writer, map, wire_field_names[FIELD_INCARNATION], death->incarnation);
+    put_some_uint(writer, map, wire_field_names[FIELD_TRANSFERS], death->transfers);
+    put_some_uint(writer, map, wire_field_names[FIELD_BLOCKS], death->blocks);
+    put_some_uint(writer, map, wire_field_names[FIELD_WAITING], death->waiting);
+}
+
 static void put_body(wire_writer *writer, wire_writer_map *map, const wire_message *message)
 {
     switch (message->type) {
@@ -223,6 +231,10 @@ static void put_body(wire_writer *writer, wire_writer_map *map, const wire_messa
         break;
     case WIRE_STATUS_TEXT:
         put_text(writer, map, wire_field_names[FIELD_TEXT], message->body.text);
+        break;
+    case WIRE_DECLARE_DEAD:
+    case WIRE_DECLARED_DEAD:
+        put_death(writer, map, &message->body.death);
         break;
     default:
         break;

@@ -14,7 +14,7 @@ const char *const wire_field_names[FIELDS] = {
     "digests",   "documents",
     "attempt",   "source_roster", "target_roster", "tokens",  "timeout_ms", "verify", "tables",
     "outcome",   "copies",  "bytes",         "checksums",
-    "text",      "reasons"};
+    "text",      "incarnation", "transfers", "blocks",        "waiting",  "reasons"};
 const char *const wire_member_names[MEMBER_FIELDS] = {WORKER_NAMES, "addr", "incarnation", "digest"};
 const char *const wire_roster_names[ROSTER_FIELDS] = {"engine_id", "digest", "members"};
 const char *const wire_document_names[DOCUMENT_FIELDS] = {"digest", "document"};
@@ -23,7 +23,8 @@ const char *const wire_reason_names[REASON_FIELDS] = {
     "code", "worker", "layer", "stream", "axis", "place", "expected", "found", "message"};
 const char *const wire_type_names[WIRE_TYPES] = {
     "hello",  "welcome", "roster", "get",  "documents", "ask", "verdict", "settle",
-    "settled", "renew",  "ping",   "pong", "bye",       "status", "status_text", "error"};
+    "settled", "renew",  "ping",   "pong", "bye",       "status", "status_text", "declare_dead",
+    "declared_dead", "error"};
 const char *const wire_outcome_names[WIRE_OUTCOMES] = {"done", "failed", "aborted", "expired",
                                                        "waiting"};
 

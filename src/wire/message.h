@@ -39,6 +39,10 @@ typedef enum wire_field {
     FIELD_BYTES,
     FIELD_CHECKSUMS,
     FIELD_TEXT,
+    FIELD_INCARNATION,
+    FIELD_TRANSFERS,
+    FIELD_BLOCKS,
+    FIELD_WAITING,
     FIELD_REASONS,
     FIELDS
 } wire_field;

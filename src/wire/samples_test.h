@@ -85,7 +85,7 @@ static inline wire_message sample(wire_type type)
 {
     wire_message message = {.type = type,
                             .major = 1,
-                            .minor = 0,
+                            .minor = 1,
                             .engine_id = "prefill-0",
                             .sender = SAMPLE_SENDER,
                             .receiver = SAMPLE_RECEIVER,
@@ -94,7 +94,7 @@ static inline wire_message sample(wire_type type)
         message.transfer_id = "xfer-\xc3\xa9";
     if (type == WIRE_VERDICT || type == WIRE_WELCOME || type == WIRE_ERROR)
         message.reasons = sample_report;
-    if (type == WIRE_STATUS) {
+    if (type == WIRE_STATUS || type == WIRE_DECLARE_DEAD) {
         message.engine_id = "";
         message.sender[0] = '\0';
     }
@@ -121,6 +121,13 @@ static inline wire_message sample(wire_type type)
     }
     if (type == WIRE_STATUS_TEXT)
         message.body.text = "{\"peers\": []}";
+    if (type == WIRE_DECLARE_DEAD || type == WIRE_DECLARED_DEAD)
+        memcpy(message.body.death.incarnation, SAMPLE_ATTEMPT, WIRE_INCARNATION_TEXT);
+    if (type == WIRE_DECLARED_DEAD) {
+        message.body.death.transfers = 3;
+        message.body.death.blocks = 70000;
+        message.body.death.waiting = 1;
+    }
     return message;
 }
 

@@ -12,7 +12,7 @@
 
 /* A peer with another major version is refused; an older minor one is understood. */
 #define WIRE_MAJOR 1
-#define WIRE_MINOR 0
+#define WIRE_MINOR 1
 
 #define WIRE_DIGEST_TEXT 33 /* 32 hexadecimal digits and a zero byte */
 #define WIRE_INCARNATION_TEXT 17
@@ -40,6 +40,8 @@ typedef enum wire_type {
     WIRE_BYE,     /* I am going: nothing is written by me any more, nothing will be answered */
     WIRE_STATUS,  /* asks for a STATUS_TEXT */
     WIRE_STATUS_TEXT,
+    WIRE_DECLARE_DEAD, /* the operator's word that a worker is dead; asks for a DECLARED_DEAD */
+    WIRE_DECLARED_DEAD,
     WIRE_ERROR,   /* the answer to what could not be read or served, where there is no better one */
     WIRE_TYPES
 } wire_type;
@@ -118,11 +120,17 @@ typedef struct wire_verdict { /* VERDICT, SETTLE, SETTLED */
     size_t checksum_count;
 } wire_verdict;
 
+typedef struct wire_death { /* DECLARE_DEAD: incarnation; DECLARED_DEAD: all */
+    char incarnation[WIRE_INCARNATION_TEXT]; /* of the worker that is dead */
+    uint64_t transfers, blocks; /* that are released by the word */
+    uint64_t waiting;           /* transfers that wait for other workers too */
+} wire_death;
+
 typedef struct wire_message {
     wire_type type;
     uint32_t major, minor;
     const char *engine_id;   /* of the sender */
-    char sender[WIRE_INCARNATION_TEXT];    /* incarnation of the sender; "" in STATUS */
+    char sender[WIRE_INCARNATION_TEXT];    /* incarnation of the sender; "" in STATUS, DECLARE_DEAD */
     char receiver[WIRE_INCARNATION_TEXT];  /* incarnation that it is meant for; "" where unknown */
     const char *transfer_id; /* ASK, VERDICT, SETTLE, SETTLED, RENEW; else "" */
     union {
@@ -132,6 +140,7 @@ typedef struct wire_message {
         wire_ask ask;
         wire_verdict verdict;
         const char *text; /* STATUS_TEXT: JSON */
+        wire_death death;
     } body;
     const kvferry_report *reasons; /* VERDICT, SETTLE, WELCOME, ERROR: why; NULL or empty: none */
     base_arena arena; /* of a decoded one */

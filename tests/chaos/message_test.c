@@ -91,6 +91,10 @@ static const place places[] = {
     {"status", WIRE_STATUS, D, RECEIVES, 1, moment_question, BOTH, 0},
     {"status_text", WIRE_STATUS_TEXT, P, SENDS, 1, moment_question, BOTH, 0},
     {"status_text", WIRE_STATUS_TEXT, D, SENDS, 1, moment_question, BOTH, 0},
+    {"the operator's word", WIRE_DECLARE_DEAD, P, RECEIVES, 1, moment_word, BOTH, 0},
+    {"the operator's word", WIRE_DECLARE_DEAD, D, RECEIVES, 1, moment_word, BOTH, SIGKILL},
+    {"that it has heard it", WIRE_DECLARED_DEAD, P, SENDS, 1, moment_word, BOTH, 0},
+    {"that it has heard it", WIRE_DECLARED_DEAD, D, SENDS, 1, moment_word, BOTH, SIGSTOP},
     /* The only source of who asks again. */
     {"error", WIRE_ERROR, P, SENDS, 1, moment_forgotten, TP1_TP2, 0},
     {"error", WIRE_ERROR, D, RECEIVES, 1, moment_forgotten, TP1_TP2, SIGKILL},
@@ -121,6 +125,11 @@ static const struct {
     {WIRE_STATUS, false, SENDS},
     {WIRE_STATUS_TEXT, true, RECEIVES},
     {WIRE_STATUS_TEXT, false, RECEIVES},
+    /* Nor is the operator: kvferry_node_declare_dead_at. */
+    {WIRE_DECLARE_DEAD, true, SENDS},
+    {WIRE_DECLARE_DEAD, false, SENDS},
+    {WIRE_DECLARED_DEAD, true, RECEIVES},
+    {WIRE_DECLARED_DEAD, false, RECEIVES},
 };
 
 #define COUNT(list) (sizeof(list) / sizeof(*(list)))

@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <string.h>
 
+#include <kvferry/node.h>
 #include <zmq.h>
 
 #include "test.h"
@@ -170,13 +171,14 @@ void moment_forgotten(fall *now)
 /* --- somebody who is no worker --------------------------------------------------------------------- */
 
 /* Tells it to the victim, which falls by it. */
-static void say(fall *now, wire_message *message)
+static void say_now(fall *now, wire_message *message)
 {
     const int none = 0;
     void *data, *context = zmq_ctx_new(), *socket = zmq_socket(context, ZMQ_DEALER);
     size_t size;
-    park(now);
     set_trap(now);
+    message->major = message->major ? message->major : WIRE_MAJOR;
+    message->engine_id = message->engine_id ? message->engine_id : "";
     message->transfer_id = "";
     assert_int_equal(wire_encode(message, &data, &size), KVFERRY_OK);
     assert_int_equal(zmq_setsockopt(socket, ZMQ_LINGER, &none, sizeof(none)), 0);
@@ -189,9 +191,40 @@ static void say(fall *now, wire_message *message)
     now->may_write = is_prefill(now);
 }
 
+static void say(fall *now, wire_message *message)
+{
+    park(now);
+    say_now(now, message);
+}
+
 void moment_question(fall *now)
 {
-    say(now, &(wire_message){.type = WIRE_STATUS, .major = WIRE_MAJOR, .engine_id = ""});
+    say(now, &(wire_message){.type = WIRE_STATUS});
+}
+
+static void read_incarnation(const char *address, char incarnation[WIRE_INCARNATION_TEXT])
+{
+    static const char before[] = "\"incarnation\":\"";
+    char *text;
+    size_t size;
+    assert_int_equal(kvferry_node_query(address, "", PATIENCE_MS, &text, &size, NULL), KVFERRY_OK);
+    const char *at = strstr(text, before); /* the first is its own */
+    assert_non_null(at);
+    memcpy(incarnation, at + strlen(before), WIRE_INCARNATION_TEXT - 1);
+    kvferry_free(text);
+}
+
+void moment_word(fall *now)
+{
+    fleet *all = now->all;
+    size_t other = opposite(now);
+    wire_message message = {.type = WIRE_DECLARE_DEAD};
+    park(now);
+    read_incarnation(all->members[other].setup.address, message.body.death.incarnation);
+    fleet_stop(all, other); /* a dead one would soon be forgotten by itself */
+    say_now(now, &message);
+    fleet_end(all, other);
+    fleet_start(all, other);
 }
 
 void moment_stranger(fall *now)

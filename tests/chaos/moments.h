@@ -32,6 +32,7 @@ void moment_decode_asks(fall *now);  /* the same of the prefill worker */
 void moment_leave(fall *now);        /* the victim, or who would tell it, goes */
 void moment_forgotten(fall *now);    /* a decode worker was stopped, was given up, and asks again */
 void moment_question(fall *now);     /* somebody wants to know the victim's status */
+void moment_word(fall *now);         /* a worker that it speaks with does no more, and the victim is told that it is dead */
 void moment_stranger(fall *now);     /* somebody speaks another version to the victim, or complains */
 
 void moment_go_on(fall *now);

@@ -161,6 +161,20 @@ static kvferry_status node_query(void)
     return status;
 }
 
+FAULTS(kvferry_node_declare_dead_at)
+static kvferry_status declare_dead_at(void)
+{
+    kvferry_declared declared = {.blocks = 77};
+    kvferry_node *node = open_node();
+    guard_begin();
+    kvferry_status status = kvferry_node_declare_dead_at(kvferry_node_address(node), NULL, "0123456789abcdef", PATIENCE_MS,
+                                                         &declared, report);
+    guard_end();
+    kvferry_node_close(node);
+    assert_int_equal(declared.blocks, 77);
+    return status;
+}
+
 FAULTS(kvferry_node_ready)
 FAULTS(kvferry_node_abort)
 FAULTS(kvferry_node_next_event)
@@ -203,6 +217,7 @@ static const struct fault_case {
     {"ask", KVFERRY_OK, ask},
     {"status", KVFERRY_OK, node_status},
     {"query", KVFERRY_OK, node_query},
+    {"declare_dead_at", KVFERRY_NOT_FOUND, declare_dead_at},
     {"ready, abort, drain", KVFERRY_OK, whole_life},
 };
 

@@ -236,6 +236,10 @@ static void fill(world *w, parts *p, wire_message *message)
     case WIRE_STATUS_TEXT:
         message->body.text = "{}";
         break;
+    case WIRE_DECLARE_DEAD:
+    case WIRE_DECLARED_DEAD: /* of whom does not matter: who says it has no right to */
+        snprintf(message->body.death.incarnation, WIRE_INCARNATION_TEXT, "%s", w->r->nodes[take(in) % 2].incarnation);
+        break;
     default:
         break;
     }
