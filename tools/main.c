@@ -20,6 +20,7 @@ static const verb verbs[] = {
     {"serve", tool_serve, "a decode engine that waits for 'send' in another shell"},
     {"send", tool_send, "a prefill engine: moves requests to a 'serve', and has the bytes checked"},
     {"status", tool_status, "what a running node is doing"},
+    {"declare-dead", tool_declare_dead, "the word that a worker is dead, to nodes that wait for its own"},
     {"keygen", tool_keygen, "a new key pair for a node"},
     {"demo", tool_demo, "real workers, real transfers, every byte checked"},
     {"bench", tool_bench, "speed, against the machine's own limits"},
@@ -30,7 +31,7 @@ static void help(void)
     printf("usage: kvferry <verb> [options]\n\n"
            "Carries the cache state of LLM requests from prefill workers to decode workers.\n\n");
     for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++)
-        printf("  %-10s %s\n", verbs[i].name, verbs[i].about);
+        printf("  %-12s %s\n", verbs[i].name, verbs[i].about);
     printf("\n"
            "  --help     this text; 'kvferry <verb> --help' for a verb\n"
            "  --version  the version\n\n"

@@ -89,6 +89,35 @@ static void put_tree(const json_t *tree, int depth)
     }
 }
 
+static const char *text_of(const json_t *object, const char *key)
+{
+    const char *text = json_string_value(json_object_get(object, key));
+    return text ? text : "";
+}
+
+/* Who holds blocks in quarantine, and how that can be ended. */
+static void put_hints(const json_t *tree)
+{
+    size_t i;
+    json_t *item;
+    json_array_foreach(json_object_get(tree, "quarantine"), i, item) {
+        const char *state = json_string_value(json_object_get(item, "state"));
+        if (state && strcmp(state, "dead") == 0)
+            continue;
+        printf("\n%s blocks are held by ", tool_number((uint64_t)json_integer_value(json_object_get(item, "blocks"))));
+        tool_put(text_of(item, "incarnation"), stdout);
+        printf(" of ");
+        tool_put(text_of(item, "engine_id"), stdout);
+        printf(", at ");
+        tool_put(text_of(item, "address"), stdout);
+        printf(", until it confirms that it writes nothing. If it is surely dead:\n  kvferry declare-dead ");
+        tool_put(text_of(tree, "address"), stdout);
+        printf(" --incarnation ");
+        tool_put(text_of(item, "incarnation"), stdout);
+        printf("\n");
+    }
+}
+
 int tool_status(int argc, char **argv)
 {
     arguments given = {.timeout = 5};
@@ -115,6 +144,7 @@ int tool_status(int argc, char **argv)
         return TOOL_FINE;
     }
     put_tree(tree, 0);
+    put_hints(tree);
     json_decref(tree);
     return TOOL_FINE;
 }

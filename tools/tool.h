@@ -30,6 +30,7 @@ int tool_keygen(int argc, char **argv);
 int tool_serve(int argc, char **argv);
 int tool_send(int argc, char **argv);
 int tool_status(int argc, char **argv);
+int tool_declare_dead(int argc, char **argv);
 int bench_plan(int argc, char **argv);
 int bench_transfer(int argc, char **argv);
 int bench_node(int argc, char **argv);

@@ -2,10 +2,13 @@
 /*
  * A link that is cut: cut_test [CUTS]; from the third on amid a transfer. Prefill and decode
  * workers in two network namespaces. A cut is no death: what was asked ends by silence_ms, its
- * blocks stay in quarantine until the link is back.
+ * blocks stay in quarantine until the link is back. Where the prefill host never comes back, they stay until the
+ * operator says so, with the command that KVFERRY names.
  */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "test.h"
@@ -106,10 +109,112 @@ static void test_a_cut_link(void **state)
     run(false, ""); /* the interface of the address that a worker listens at */
 }
 
+/* --- a host that vanishes ---------------------------------------------------------------------------------- */
+
+/* Runs the command on the host of that side. *out is what it printed; its exit status. */
+static int run_command(size_t side, char *out, size_t size, const char *words)
+{
+    char line[512];
+    snprintf(line, sizeof(line), "ip netns exec %s %s %s 2>&1", spaces[side], getenv("KVFERRY"), words);
+    FILE *pipe = popen(line, "r");
+    assert_non_null(pipe);
+    size_t got = fread(out, 1, size - 1, pipe);
+    out[got] = '\0';
+    int status = pclose(pipe);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+/* What `status` advises: everything behind "kvferry ", of the nth hint. */
+static bool read_hint(const char *text, size_t nth, char *hint, size_t size)
+{
+    static const char before[] = "  kvferry declare-dead ";
+    const char *at = text - 1;
+    for (size_t i = 0; i <= nth; i++)
+        if (!(at = strstr(at + 1, before)))
+            return false;
+    snprintf(hint, size, "%.*s", (int)strcspn(at + 10, "\n"), at + 10);
+    return true;
+}
+
+static void expect_held(uint32_t request, size_t decode, const char *when)
+{
+    fleet_pump(&all, 2000);
+    if (all.members[decode].entries[request].released)
+        fail_msg("%s: request %u is released", when, request);
+}
+
+/* Without a bye, a reset or a refusal: the link is down before the processes end. */
+static void vanish(uint32_t request, size_t decode)
+{
+    fleet_park(&all, request, 0);
+    fleet_order(&all, request, 0, decode, decode + 1);
+    fleet_pump(&all, 500); /* the asks arrive */
+    set_link(0, "down");
+    for (size_t i = 0; i < all.prefills; i++)
+        fleet_end(&all, i);
+    fleet_await(&all, request, decode, decode + 1, false);
+    assert_true(fleet_was_asked(&all.members[decode].entries[request]));
+}
+
+/* Another host has no say, whatever it says. */
+static void expect_no_say(size_t decode)
+{
+    char words[256], said[1024];
+    snprintf(words, sizeof(words), "declare-dead %s --incarnation 0123456789abcdef",
+             all.members[decode].setup.address);
+    assert_int_equal(run_command(0, said, sizeof(said), words), 1);
+    assert_non_null(strstr(said, "only its operator"));
+    assert_int_equal(run_command(1, said, sizeof(said), words), 1);
+    assert_non_null(strstr(said, "found 0123456789abcdef"));
+}
+
+static void test_a_host_that_vanishes(void **state)
+{
+    (void)state;
+    static char status[16384], hint[256], said[1024];
+    static const char *const hosts[] = {"10.77.0.1", "10.77.0.2"};
+    const char *const inside[] = {spaces[0], spaces[1]};
+    if (!made || !getenv("KVFERRY")) {
+        printf("test_a_host_that_vanishes: skipped, since it needs network namespaces, and the command in KVFERRY\n");
+        skip();
+    }
+    fleet_open(&all, "tcp", true, inside, hosts, "link0");
+    fleet_check_fresh(&all, 2);
+    all.what = "the prefill host vanishes";
+    size_t decode = all.prefills;
+    uint32_t request = fleet_request(&all);
+    expect_no_say(decode);
+    vanish(request, decode);
+    expect_held(request, decode, "before any word");
+    snprintf(hint, sizeof(hint), "status %s", all.members[decode].setup.address);
+    assert_int_equal(run_command(1, status, sizeof(status), hint), 0);
+    for (size_t i = 0; i < all.prefills; i++) {
+        expect_held(request, decode, "before the last word");
+        if (!read_hint(status, i, hint, sizeof(hint)))
+            fail_msg("expected a hint for each of %zu workers, found:\n%s", all.prefills, status);
+        assert_int_equal(run_command(1, said, sizeof(said), hint), 0);
+        printf("%s", said);
+    }
+    assert_non_null(strstr(said, ": 7 blocks of 1 transfers are released"));
+    fleet_await(&all, request, decode, decode + 1, true);
+    set_link(0, "up");
+    for (size_t i = 0; i < all.prefills; i++)
+        fleet_start(&all, i);
+    fleet_check_fresh(&all, 1);
+    fleet_check(&all);
+    fleet_close(&all);
+}
+
 static int teardown(void **state)
 {
     (void)state;
     fleet_kill(&all);
+    return 0;
+}
+
+static int end_spaces(void **state)
+{
+    (void)state;
     for (int i = 0; i < 2 && made; i++)
         ip("netns delete %s 2>/dev/null", spaces[i]);
     return 0;
@@ -117,10 +222,11 @@ static int teardown(void **state)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test_teardown(test_a_cut_link, teardown)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test_teardown(test_a_cut_link, teardown),
+                                       cmocka_unit_test_teardown(test_a_host_that_vanishes, teardown)};
     if (argc == 2 && strcmp(argv[1], "member") == 0)
         return member_main();
     if (argc == 2)
         cuts = strtoull(argv[1], NULL, 10);
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, NULL, end_spaces);
 }

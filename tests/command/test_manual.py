@@ -9,7 +9,7 @@ import unittest
 
 from harness import FINE, SOURCE, CommandTest
 
-VERBS = ("layout", "explain", "plan", "check", "serve", "send", "status", "keygen")
+VERBS = ("layout", "explain", "plan", "check", "serve", "send", "status", "declare-dead", "keygen")
 
 
 def text(*path):

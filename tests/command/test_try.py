@@ -8,6 +8,7 @@ import signal
 import socket
 import stat
 import subprocess
+import time
 import unittest
 
 from documents import document
@@ -128,6 +129,71 @@ class Try(CommandTest):
         self.assertIsInstance(value, dict)
         self.assertTrue(self.expect(FINE, "status", server.control).out.strip())
 
+    def send_on(self, server, *options):
+        sender = subprocess.Popen([BINARY, "send", server.address, *SMALL, "--tokens", "120", "--requests", "100000",
+                                   *options], cwd=self.folder, env=dict(os.environ, **MODELS),
+                                  stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.addCleanup(sender.wait)
+        self.addCleanup(sender.kill)
+        return sender
+
+    def hold(self, server, *options):
+        """Stops a sender while it writes: who that is, once what it may still write is in quarantine."""
+        sender = self.send_on(server, *options)
+        while True:
+            status = self.expect_json(FINE, "status", server.control, *options[:2])
+            if status["quarantine"]:
+                return status["quarantine"][0]["incarnation"]
+            if any(transfer["state"] in ("asking", "quarantined") for transfer in status["transfers"]):
+                time.sleep(0.1)
+                continue
+            if sender.poll() is not None:  # it was stopped for too long
+                sender = self.send_on(server, *options)
+            sender.send_signal(signal.SIGCONT)
+            time.sleep(0.02)
+            sender.send_signal(signal.SIGSTOP)
+
+    def held(self, server, *keys):
+        return self.expect_json(FINE, "status", server.control, *keys)["quarantine"]
+
+    def test_declare_dead(self):
+        server, other = self.serve(*SMALL, "--timeout", "1"), self.serve(*SMALL)
+        unknown = "0123456789abcdef"
+        value = self.expect_json(FAILED, "declare-dead", server.control, "--incarnation", unknown)
+        self.assertEqual(self.codes(value), {"peer_unknown"})
+        name = self.hold(server)
+        text = self.expect(FINE, "status", server.control).out
+        self.assertIn(f"  kvferry declare-dead {server.control} --incarnation {name}\n", text)
+        self.assertTrue(self.held(server))
+        value = self.expect_json(FINE, "declare-dead", server.control, other.control, "--incarnation", name)
+        first, second = value["declared"]
+        self.assertGreater(first.pop("blocks"), 0)
+        self.assertEqual(first, {"address": server.control, "incarnation": name, "known": True, "transfers": 1,
+                                 "waiting": 0})
+        self.assertEqual(second, {"address": other.control, "incarnation": name, "known": False})
+        while self.held(server):  # the last bytes are waited for
+            time.sleep(0.1)
+        out = self.expect(FINE, "declare-dead", server.control, other.control, "-i", name).out  # again
+        self.assertIn(f"{server.control}: {name} is dead: 0 blocks of 0 transfers are released", out)
+        self.assertIn(f"{other.control}: {name} is not known there", out)
+        result = self.expect(FAILED, "declare-dead", server.control, "-i", name, "-i", unknown)
+        self.assertIn(f"{server.control}: {name} is dead", result.out)
+        self.assertIn(f"found {unknown}", result.err)
+
+    def test_declare_dead_is_the_operators(self):
+        for name in ("prefill", "decode"):
+            self.expect(FINE, "keygen", name)
+        server = self.serve(*SMALL, "--key", "decode", "--allow", "prefill.pub", "--timeout", "1")
+        name = self.hold(server, "--key", "prefill", "--allow", "decode.pub")
+        words = ("declare-dead", server.control, "--incarnation", name)
+        value = self.expect_json(FAILED, *words, "--key", "prefill")
+        self.assertEqual(self.codes(value), {"not_operator"})
+        self.assertEqual(self.codes(self.expect_json(FAILED, *words)), {"address_key"})
+        self.assertTrue(self.held(server, "--key", "decode"))
+        self.assertEqual(self.expect_json(FINE, *words, "--key", "decode")["declared"][0]["transfers"], 1)
+        while self.held(server, "--key", "decode"):
+            time.sleep(0.1)
+
     def test_nobody_there(self):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -172,6 +238,11 @@ class Try(CommandTest):
         self.expect_misuse("send", says=["ADDRESS"])
         self.expect_misuse("send", "a:1", "b:2", says=["ADDRESS", "b:2"])
         self.expect_misuse("status", says=["ADDRESS"])
+        self.expect_misuse("declare-dead", says=["ADDRESS"])
+        self.expect_misuse("declare-dead", "tcp://127.0.0.1:1", says=["--incarnation"])
+        for wrong in ("1", "0123456789ABCDEF", "0123456789abcdefa"):
+            self.expect_misuse("declare-dead", "tcp://127.0.0.1:1", "--incarnation", wrong,
+                               says=["--incarnation", "16", wrong])
         self.expect_misuse("keygen", says=["FILE"])
 
     def test_no_keys_and_no_loopback(self):

@@ -8,7 +8,7 @@ import unittest
 from documents import document
 from harness import BINARY, FINE, UNEXPECTED, WRONG_USE, CommandTest
 
-VERBS = ("layout", "explain", "plan", "check", "serve", "send", "status", "keygen", "demo", "bench")
+VERBS = ("layout", "explain", "plan", "check", "serve", "send", "status", "declare-dead", "keygen", "demo", "bench")
 
 
 class Help(CommandTest):
