@@ -227,6 +227,28 @@ static void a_restarted_sibling_makes_another_roster(void **state)
     rig_free(r);
 }
 
+static void who_greets_with_a_new_roster_is_welcome_once_its_documents_are_there(void **state)
+{
+    (void)state;
+    rig *r = rig_create();
+    size_t p = rig_engine(r, "prefill", 1, 1), d = rig_engine(r, "decode", 2, 1);
+    connect_to(r, d, p);
+    expect_connected(r, d);
+    rig_node *other = &r->nodes[d + 1];
+    rig_kill(r, d + 1);
+    rig_run(r);
+    other->shape.no_streams = true;
+    kvferry_layout_free(other->layout);
+    other->layout = rig_layout(&other->shape);
+    rig_birth(r, d + 1);
+    core_set_leader(other->core, r->nodes[d].address, r->now, NULL);
+    rig_run(r);
+    assert_int_equal(rig_offer(r, p, "t", 5, 8, KVFERRY_READY), KVFERRY_OK);
+    assert_int_equal(rig_ask(r, d, "t", p, 1, 8), KVFERRY_OK);
+    rig_expect_done(r, d, "t"); /* and no time has passed */
+    rig_free(r);
+}
+
 /* One of two decode workers asks only one of two prefill workers, and does not see that the other was restarted. */
 static void a_roster_that_changed_unseen_is_learned_and_asked_with_again(void **state)
 {
@@ -535,6 +557,7 @@ int main(void)
         cmocka_unit_test(a_decode_engine_that_is_not_complete_waits_too),
         cmocka_unit_test(siblings_that_do_not_belong_are_refused),
         cmocka_unit_test(a_restarted_sibling_makes_another_roster),
+        cmocka_unit_test(who_greets_with_a_new_roster_is_welcome_once_its_documents_are_there),
         cmocka_unit_test(a_roster_that_changed_unseen_is_learned_and_asked_with_again),
         cmocka_unit_test(who_is_not_reached_by_the_transfer_engine_is_refused),
         cmocka_unit_test(a_lost_leader_is_found_again),

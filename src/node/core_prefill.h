@@ -15,7 +15,7 @@ struct core_target {
     wire_member member;
     char *address;
     bool welcomed; /* else its engine's documents are still to come */
-    bool waits;    /* for plans */
+    bool waits;    /* for its welcome: documents or plans are missing */
     bool knows;    /* the own roster, by its digest */
     core_holder *holder;
     core_roster *roster;

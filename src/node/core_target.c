@@ -422,7 +422,8 @@ static void accept(node_core *core, core_link link, const char *key, const wire_
         core_target_displaced(core, target, CORE_KEPT_MEMBERS);
         return;
     }
-    if (!roster->missing)
+    target->waits = roster->missing != 0;
+    if (!target->waits)
         welcome(core, target);
     else if (!roster->asked || core->now - roster->asked >= core->options.retry_ns)
         core_roster_fetch(core, roster, line);
