@@ -24,6 +24,7 @@ struct core_engine {
     uint64_t query, deadline;
     char **addresses;
     size_t address_count, address_at;
+    size_t unproved; /* links that ended so, one after the other */
     core_line *line;
     core_timer timer;
     core_roster *roster;

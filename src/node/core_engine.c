@@ -7,6 +7,8 @@
 
 #include <stdio.h>
 
+enum { UNPROVED_MOST = 3 }; /* one may be of a process that is just started again */
+
 static void advance(node_core *core, core_engine *engine);
 
 core_engine *core_engine_find(node_core *core, const char *engine_id, const char *where)
@@ -491,6 +493,7 @@ void core_engine_line_ended(node_core *core, core_line *line, core_link_end how)
     if (engine->state == CORE_ENGINE_FETCHES)
         leave_roster(core, engine);
     engine->state = CORE_ENGINE_GREETS;
+    engine->unproved = how == CORE_LINK_UNPROVED ? engine->unproved + 1 : 0;
     if (++engine->address_at < engine->address_count) {
         greet(core, engine);
         return;
@@ -500,6 +503,11 @@ void core_engine_line_ended(node_core *core, core_line *line, core_link_end how)
         core_engine_fail_with(core, engine, "key_refused", "a key that the other side allows", "another one",
                               base_format("the handshake with engine \"%.80s\" at %.120s", engine->id,
                                           engine->where));
+    else if (engine->unproved >= UNPROVED_MOST * engine->address_count)
+        core_engine_fail_with(core, engine, "key_unproved",
+                              base_format("who has the key %.64s", core_address_key(line->address)),
+                              "one that ends the connection in the handshake",
+                              base_format("whoever listens at %.200s", line->address));
     else
         wait_retry(core, engine);
 }

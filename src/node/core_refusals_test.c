@@ -249,6 +249,47 @@ static void what_is_meant_for_another_incarnation_is_refused(void **state)
     rig_free(t.r);
 }
 
+/* --- who listens at the address has not proved its key ------------------------------------------------------- */
+
+/* The link that the core opens next, after a while. */
+static core_link next_link(rig *r, node_core *core)
+{
+    core_effect effect;
+    core_link link = 0;
+    r->now += RIG_RETRY_MS * RIG_MS;
+    core_tick(core, r->now);
+    while (core_next_effect(core, &effect))
+        if (effect.kind == CORE_OPEN_LINK)
+            link = effect.link;
+    assert_int_not_equal(link, 0);
+    return link;
+}
+
+static void a_key_that_is_not_proved_ends_the_handshake(void **state)
+{
+    (void)state;
+    static const char where[] =
+        "tcp://127.0.0.1:9/00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
+    rig *r = rig_create();
+    r->keyed = true;
+    size_t d = rig_engine(r, "decode", 1, 1);
+    node_core *core = r->nodes[d].core;
+    assert_int_equal(core_connect(core, "prefill", where, r->now, r->report), KVFERRY_OK);
+    /* Two may be of a process that goes or comes; another end between them begins the count anew. */
+    for (int i = 0; i < 5; i++) {
+        core_link_ended(core, next_link(r, core), i == 2 ? CORE_LINK_LOST : CORE_LINK_UNPROVED, r->now);
+        rig_quiet(r, d);
+        assert_int_equal(r->nodes[d].event_count, 0);
+    }
+    core_link_ended(core, next_link(r, core), CORE_LINK_UNPROVED, r->now);
+    rig_run(r);
+    assert_int_equal(r->nodes[d].event_count, 1);
+    const kvferry_reason *reason = kvferry_report_get(r->nodes[d].events[0]->report, 0);
+    assert_string_equal(reason->code, "key_unproved");
+    assert_non_null(strstr(reason->expected, strrchr(where, '/') + 1));
+    rig_free(r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -264,6 +305,7 @@ int main(void)
         cmocka_unit_test(what_is_offered_twice_is_known),
         cmocka_unit_test(what_is_done_is_over_for_the_next_life_and_for_others),
         cmocka_unit_test(what_is_meant_for_another_incarnation_is_refused),
+        cmocka_unit_test(a_key_that_is_not_proved_ends_the_handshake),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -17,6 +17,7 @@ enum {
     LINKS_LINGER_MS = 200,
     LINKS_RETRY_NS = 5000000,    /* between tries to send what a slow peer did not take */
     LINKS_PROBE_NS = 1000000000, /* a probe without an answer tells nothing */
+    LINKS_PROOF_S = 5, /* a handshake that ended sooner was ended by the other side: ZeroMQ waits for twice as long */
     LINKS_MONITOR_EVENTS = 64,   /* of one link and turn */
     LINKS_ROUTER_EVENTS = 1024,  /* of the ROUTER's monitor and turn */
     LINKS_ZAP_QUESTIONS = 64,    /* of one turn: what is accepted meanwhile is counted before the next */
@@ -68,6 +69,8 @@ typedef struct links_link {
     struct links_link *dirty_prev, *dirty_next;    /* in `dirty` while any of them is set */
     bool dirty;
     bool lost; /* a probe is to tell how it ended; otherwise only whether to give up connecting */
+    bool unproved; /* it ended in the handshake of CURVE */
+    uint64_t connected; /* when; 0: it is not, or the handshake is over */
     bool probing;
     int probe;
     uint64_t probe_end;
@@ -125,6 +128,8 @@ bool links_out_receive(node_links *links, core_link *link, zmq_msg_t *message);
 int links_out_send(links_link *link, zmq_msg_t *message);
 void links_out_forget(links_link *link);
 void links_out_turn(links_link *link, uint64_t now);
+/* Whoever listens at its address ended it before it proved its key. */
+void links_out_unproved(links_link *link);
 
 /* --- links_probe.c ---------------------------------------------------------------------------- */
 

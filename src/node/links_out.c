@@ -71,8 +71,9 @@ static void dial(links_link *link)
         zmq_setsockopt(link->dealer, ZMQ_CONNECT_TIMEOUT, &connect_timeout, sizeof(int)) == 0 &&
         links_monitor_open(
             links, link->dealer,
-            ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CLOSED | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
-                ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH,
+            ZMQ_EVENT_CONNECTED | ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CLOSED |
+                ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
+                ZMQ_EVENT_HANDSHAKE_FAILED_AUTH,
             &link->monitor) &&
         watch(link, link->monitor, &link->monitor_watch, monitor_ready) &&
         watch(link, link->dealer, &link->dealer_watch, dealer_ready) &&
@@ -164,6 +165,12 @@ void links_out_forget(links_link *link)
 
 /* --- receiving and sending -------------------------------------------------------------------- */
 
+void links_out_unproved(links_link *link)
+{
+    give_up(link, CORE_LINK_UNPROVED,
+            "ends connections in the handshake: it has not the key of this address, or takes no more connections");
+}
+
 /* What the monitor tells. */
 static void look(links_link *link, uint64_t now)
 {
@@ -174,6 +181,10 @@ static void look(links_link *link, uint64_t now)
         int event = links_monitor_next(link->monitor, NULL);
         if (event == 0)
             return;
+        if (event == ZMQ_EVENT_CONNECTED || event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED) {
+            link->connected = event == ZMQ_EVENT_CONNECTED ? now : 0;
+            continue;
+        }
         if (event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH) {
             give_up(link, CORE_LINK_DENIED, denied);
             return;
@@ -182,6 +193,8 @@ static void look(links_link *link, uint64_t now)
             node_address_format(&link->address, NODE_ADDRESS_TCP, text);
             say_once(link->links, denied, text);
         }
+        link->unproved |= link->links->options.keys && link->connected &&
+                          now - link->connected < LINKS_PROOF_S * UINT64_C(1000000000);
         links_probe_begin(link, event != ZMQ_EVENT_CLOSED, now);
     }
     link->monitor_dirty = true;

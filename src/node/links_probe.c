@@ -27,12 +27,15 @@ void links_probe_forget(links_link *link)
     DL_DELETE2(link->links->probes, link, probe_prev, probe_next);
 }
 
-static void answer(links_link *link, bool refused)
+/* `failure`: of the connect; 0: somebody listens, -1: it is not known. */
+static void answer(links_link *link, int failure)
 {
     bool lost = link->lost;
     links_probe_forget(link);
-    if (refused)
+    if (failure == ECONNREFUSED)
         links_end(link, CORE_LINK_REFUSED);
+    else if (lost && link->unproved && failure == 0)
+        links_out_unproved(link);
     else if (lost)
         links_end(link, CORE_LINK_LOST);
 }
@@ -51,25 +54,25 @@ void links_probe_begin(links_link *link, bool lost, uint64_t now)
     if (node_address_socket(&link->address, &where, &size))
         link->probe = socket(where.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (link->probe < 0) {
-        answer(link, false);
+        answer(link, -1);
         return;
     }
     if (connect(link->probe, (struct sockaddr *)&where, size) == 0)
-        answer(link, false);
+        answer(link, 0);
     else if (errno != EINPROGRESS)
-        answer(link, errno == ECONNREFUSED);
+        answer(link, errno);
     else if (!node_watch_add(link->links->options.epoll, &link->probe_watch, link->probe,
                              EPOLLOUT | EPOLLONESHOT, probe_ready))
-        answer(link, false);
+        answer(link, -1);
 }
 
 void links_probe_turn(links_link *link, uint64_t now)
 {
-    int failure = 0;
+    int failure = -1;
     socklen_t size = sizeof(failure);
     if (now < link->probe_end)
         return;
     if (link->probe_dirty && getsockopt(link->probe, SOL_SOCKET, SO_ERROR, &failure, &size) != 0)
-        failure = 0;
-    answer(link, failure == ECONNREFUSED);
+        failure = -1;
+    answer(link, failure);
 }

@@ -215,7 +215,8 @@ static void test_servers_are_checked_too(void **state)
     node_address_format(&wrong, NODE_ADDRESS_TCP, address);
     open_link(&decode, 5, address);
     send_text(&decode, 5, "who are you?");
-    expect_end(&decode, &prefill, 5, CORE_LINK_LOST);
+    expect_end(&decode, &prefill, 5, CORE_LINK_UNPROVED);
+    assert_non_null(strstr(decode.log, "has not the key of this address"));
     end(&prefill);
     end(&decode);
 }

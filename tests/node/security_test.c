@@ -65,14 +65,17 @@ static void test_keys_that_fit(void **state)
     worker_close(&prefill);
 }
 
-static void expect_no_connection(worker *w, const char *where)
+static void expect_end(worker *w, const char *where, const char *code, const char *expected)
 {
     MUST(kvferry_node_connect(w->node, "p", where, report));
     kvferry_event *event = await_event(w, KVFERRY_EVENT_DISCONNECTED, "");
     assert_non_null(event);
-    assert_string_equal(event->code, "key_refused"); /* at once: connect_ms is not over */
+    assert_string_equal(event->code, code); /* soon: connect_ms is not over */
+    assert_non_null(strstr(kvferry_report_get(event->report, 0)->expected, expected));
     kvferry_event_free(event);
 }
+
+static void expect_no_connection(worker *w, const char *where) { expect_end(w, where, "key_refused", ""); }
 
 static void test_keys_that_are_not_allowed(void **state)
 {
@@ -104,6 +107,26 @@ static void test_keys_that_are_not_allowed(void **state)
     worker_close(&decode);
     worker_close(&other);
     worker_close(&stranger);
+    worker_close(&prefill);
+}
+
+/* It is allowed, and in the address, but who listens there has another. */
+static void test_a_key_that_is_not_the_servers(void **state)
+{
+    (void)state;
+    worker prefill, decode;
+    char where[200], *key;
+    allow("stranger.allowed", "stranger.pub");
+    open_with_keys(&prefill, &prefill_shape, "p", "p.allowed");
+    open_with_keys(&decode, &decode_shape, "d", "stranger.allowed");
+    snprintf(where, sizeof(where), "%s", kvferry_node_address(prefill.node));
+    key = strrchr(where, '/') + 1;
+    FILE *file = fopen(scratch("stranger.pub"), "r");
+    assert_non_null(file);
+    assert_int_equal(fread(key, 1, 64, file), 64);
+    fclose(file);
+    expect_end(&decode, where, "key_unproved", key);
+    worker_close(&decode);
     worker_close(&prefill);
 }
 
@@ -297,6 +320,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_keys_that_fit),
         cmocka_unit_test(test_keys_that_are_not_allowed),
+        cmocka_unit_test(test_a_key_that_is_not_the_servers),
         cmocka_unit_test(test_keys_on_one_side_only),
         cmocka_unit_test(test_addresses_that_anybody_could_reach),
         cmocka_unit_test(test_an_address_of_no_interface),
