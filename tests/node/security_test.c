@@ -159,6 +159,84 @@ static void test_keys_on_one_side_only(void **state)
     worker_close(&prefill);
 }
 
+/* --- the operator's word ------------------------------------------------------------------------ */
+
+static kvferry_status say_dead(const worker *at, const char *key, const char *incarnation, char code[64])
+{
+    kvferry_declared declared;
+    kvferry_report *report;
+    assert_int_equal(kvferry_report_create(&report), KVFERRY_OK);
+    kvferry_status status =
+        kvferry_node_declare_dead_at(kvferry_node_address(at->node), *key ? scratch(key) : "", incarnation,
+                                     NODES_PATIENCE_MS, &declared, report);
+    snprintf(code, 64, "%s", kvferry_report_count(report) ? kvferry_report_get(report, 0)->code : "");
+    kvferry_report_free(report);
+    return status;
+}
+
+static void expect_taken(worker *decode, const char *key, const char *incarnation)
+{
+    char code[64];
+    assert_int_equal(say_dead(decode, key, incarnation, code), KVFERRY_OK);
+    kvferry_event *event = await_event(decode, KVFERRY_EVENT_DISCONNECTED, "");
+    assert_non_null(event);
+    assert_string_equal(event->code, "peer_lost");
+    kvferry_event_free(event);
+}
+
+/* The prefill worker's key is allowed, and does not do, even for a word about itself; the node's own is in no list. */
+static void test_only_the_own_key_is_the_operators(void **state)
+{
+    (void)state;
+    worker prefill, decode;
+    char code[64];
+    open_with_keys(&prefill, &prefill_shape, "p", "p.allowed");
+    open_with_keys(&decode, &decode_shape, "d", "d.allowed");
+    const char *name = kvferry_node_incarnation(prefill.node);
+    MUST(kvferry_node_connect(decode.node, "p", kvferry_node_address(prefill.node), report));
+    kvferry_event *event = await_event(&decode, KVFERRY_EVENT_CONNECTED, "");
+    assert_non_null(event);
+    kvferry_event_free(event);
+    for (uint64_t i = 1; i <= 3; i++) {
+        assert_int_equal(say_dead(&decode, "p", name, code), KVFERRY_REFUSED);
+        assert_string_equal(code, "not_operator");
+        assert_int_equal(statistics_of(&decode).refused, i);
+    }
+    assert_int_equal(say_dead(&decode, "", name, code), KVFERRY_INVALID);
+    assert_string_equal(code, "address_key");
+    assert_int_equal(say_dead(&decode, "d", "0123456789abcdef", code), KVFERRY_NOT_FOUND);
+    assert_string_equal(code, "peer_unknown");
+    assert_int_equal(say_dead(&decode, "d", "nobody", code), KVFERRY_INVALID);
+    assert_string_equal(code, "incarnation_malformed");
+    assert_int_equal(statistics_of(&decode).peers, 1); /* it lives on */
+    expect_taken(&decode, "d", name);
+    worker_close(&decode);
+    worker_close(&prefill);
+}
+
+/* Without keys, of any process on this host; tests/chaos/cut_test.c has others. */
+static void test_without_keys_the_own_host_is_the_operators(void **state)
+{
+    (void)state;
+    static const char *const listens[] = {"tcp://127.0.0.1:0", "tcp://[::1]:0", "tcp://*:0", "tcp://[::]:0"};
+    for (size_t i = 0; i < sizeof(listens) / sizeof(*listens); i++) {
+        worker prefill, decode;
+        worker_open_alone(&prefill, "p");
+        kvferry_node_options options = nodes_options("d");
+        options.listen = listens[i];
+        options.insecure = i >= 2;
+        options.advertise = i >= 2 ? "tcp://127.0.0.1:0" : NULL;
+        worker_open(&decode, &decode_shape, &options);
+        MUST(kvferry_node_connect(decode.node, "p", kvferry_node_address(prefill.node), report));
+        kvferry_event *event = await_event(&decode, KVFERRY_EVENT_CONNECTED, "");
+        assert_non_null(event);
+        kvferry_event_free(event);
+        expect_taken(&decode, "", kvferry_node_incarnation(prefill.node));
+        worker_close(&decode);
+        worker_close(&prefill);
+    }
+}
+
 /* --- options that are refused ----------------------------------------------------------------- */
 
 static void expect_refusal(const kvferry_node_options *options, kvferry_status status,
@@ -322,6 +400,8 @@ int main(void)
         cmocka_unit_test(test_keys_that_are_not_allowed),
         cmocka_unit_test(test_a_key_that_is_not_the_servers),
         cmocka_unit_test(test_keys_on_one_side_only),
+        cmocka_unit_test(test_only_the_own_key_is_the_operators),
+        cmocka_unit_test(test_without_keys_the_own_host_is_the_operators),
         cmocka_unit_test(test_addresses_that_anybody_could_reach),
         cmocka_unit_test(test_an_address_of_no_interface),
         cmocka_unit_test(test_options_that_do_not_fit),

@@ -143,6 +143,11 @@ void sim_worker_kill(sim_world *world, uint32_t slot, bool host_down)
     sim_writes_of_dead(world, slot);
     sim_links_of_dead(world, slot);
     world->totals->kills++;
+    uint64_t word = sim_mix(slot ^ world->now); /* the dice are left alone: seeds mean what they meant */
+    uint64_t within = word & 2 ? 6 * SIM_S : world->setup->times.linger / 4; /* its last bytes still fly */
+    if (host_down && word & 5)
+        sim_schedule_event(world, world->now + (word >> 3) % within,
+                           (sim_event){.kind = SIM_ON_WORD, .slot = SIM_NOBODY, .a = slot, .b = worker->incarnation});
 }
 
 void sim_worker_free(sim_world *world, sim_worker *worker)

@@ -114,14 +114,29 @@ bool sim_cut_off(const sim_world *world, uint32_t a, uint32_t b)
 
 /* --- what happens -------------------------------------------------------------------------------------- */
 
-/* The operator's word, about every process that was there: a peer may know an older one than the last. */
-static void declare_dead(sim_world *world, sim_worker *worker, const sim_worker *dead)
+/* The operator's word, over a link of its own. */
+static void say_dead(sim_world *world, sim_worker *worker, uint32_t slot, uint32_t incarnation)
 {
-    char name[WIRE_INCARNATION_TEXT];
-    for (uint32_t i = 1; i <= dead->incarnation; i++) {
-        sim_incarnation_name(world, dead->slot, i, name);
-        core_declare_dead(worker->core, name, sim_clock(world, worker), NULL);
-        sim_worker_after(world, worker);
+    wire_message message = {.type = WIRE_DECLARE_DEAD, .major = WIRE_MAJOR, .engine_id = "", .transfer_id = ""};
+    void *data;
+    size_t size;
+    sim_incarnation_name(world, slot, incarnation, message.body.death.incarnation);
+    if (wire_encode(&message, &data, &size) != KVFERRY_OK)
+        abort();
+    core_received(worker->core, worker->next_link += 2, NULL, "127.0.0.1", data, size, sim_clock(world, worker));
+    free(data);
+    world->totals->words++;
+    sim_worker_after(world, worker);
+}
+
+/* About every process that was there up to this one: a peer may know an older one than the last. */
+static void declare_dead(sim_world *world, uint32_t slot, uint32_t last)
+{
+    for (uint32_t to = 0; to < world->worker_count; to++) {
+        sim_worker *worker = &world->workers[to];
+        bool hears = world->calm || worker->paused_until <= world->now;
+        for (uint32_t i = 1; i <= last && hears && worker->core && !worker->leaving && !worker->closing; i++)
+            say_dead(world, worker, slot, i);
     }
 }
 
@@ -130,14 +145,9 @@ static void calm_down(sim_world *world)
 {
     sim_trace(world, "calm");
     world->calm = true;
-    for (uint32_t i = 0; i < world->worker_count; i++) {
-        sim_worker *worker = &world->workers[i];
-        if (!worker->core || worker->leaving)
-            continue;
-        for (uint32_t dead = 0; dead < world->worker_count; dead++)
-            if (!world->workers[dead].core && world->workers[dead].host_down)
-                declare_dead(world, worker, &world->workers[dead]);
-    }
+    for (uint32_t dead = 0; dead < world->worker_count; dead++)
+        if (!world->workers[dead].core && world->workers[dead].host_down)
+            declare_dead(world, dead, world->workers[dead].incarnation);
 }
 
 /* What nobody looks at any more once the thread of a node that closes is over. */
@@ -164,6 +174,7 @@ static void dispatch(sim_world *world, sim_event *event)
     case SIM_ON_STEP: sim_on_step(world, (uint32_t)event->a); break;
     case SIM_ON_CALM: calm_down(world); break;
     case SIM_ON_STOP: world->stop = true; break;
+    case SIM_ON_WORD: declare_dead(world, (uint32_t)event->a, (uint32_t)event->b); break;
     case SIM_ON_ACT: sim_on_act(world, (uint32_t)event->a); break;
     case SIM_ON_TICK: sim_worker_tick(world, worker); break;
     case SIM_ON_CONNECT: sim_on_connect(world, event); break;

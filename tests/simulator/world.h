@@ -152,6 +152,7 @@ typedef enum sim_event_kind {
     SIM_ON_STEP,      /* a: index */
     SIM_ON_CALM,
     SIM_ON_STOP,
+    SIM_ON_WORD,      /* the operator's; a: slot whose host is down, b: the last incarnation there */
     SIM_ON_ACT,       /* a: index of the act */
     SIM_ON_TICK,      /* slot */
     SIM_ON_CONNECT,   /* a: connection */

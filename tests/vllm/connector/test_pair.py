@@ -2,6 +2,10 @@
 """Two workers' halves over real nodes: what one side does is seen by the other."""
 
 import ctypes
+import json
+import signal
+import subprocess
+import sys
 import time
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -45,10 +49,10 @@ def document(engine_id):
 
 
 @contextmanager
-def worker_of(engine_id):
+def worker_of(engine_id, **times):
     memory = ctypes.create_string_buffer(PAGES * PAGE)
     segments = [Segment(ctypes.addressof(memory))]
-    options = {"lease_ms": 3_600_000, "transfer_ms": 3_600_000, "early_ms": 3_600_000}
+    options = {"lease_ms": 3_600_000, "transfer_ms": 3_600_000, "early_ms": 3_600_000, **times}
     with Node(Layout.from_dict(document(engine_id)), segments, transport="tcp", **options) as node:
         config = SimpleNamespace(kv_transfer_config=SimpleNamespace(engine_id=engine_id, kv_connector_extra_config={}))
         worker = half.Worker(config, SimpleNamespace())
@@ -115,6 +119,57 @@ def test_a_load_that_is_given_up_is_reported_as_failed(prefill, decode):
     decode.start(Metadata(asks=[ask_of(prefill, "t", [5])], aborted=["t"]))
     assert ended(decode).failed_recving == {"d1"}
     assert not decode.node.abort(Side.DECODE, "t")
+
+
+SILENT = """
+import ctypes, json, sys, time
+from kvferry.layout import Layout
+from kvferry.node import Node, Segment
+
+document = json.loads(sys.argv[1])
+memory = ctypes.create_string_buffer(document["segments"][0]["bytes"])
+with Node(Layout.from_dict(document), [Segment(ctypes.addressof(memory))], transport="tcp", lease_ms=3_600_000) as node:
+    node.expect("t")
+    print(node.address, node.incarnation, flush=True)
+    time.sleep(3600)
+"""
+
+
+@contextmanager
+def stopped_prefill(decode):
+    """A prefill worker that is stopped once it was asked: to others it is as if its host had vanished."""
+    command = [sys.executable, "-c", SILENT, json.dumps(document("prefill-0"))]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            address, incarnation = process.stdout.readline().split()
+            decode.start(Metadata(asks=[Ask("d1", "t", "prefill-0", address, 16, [(0, [5])])]))
+            wait_until(lambda: decode.node.status()["transfers"][0]["state"] == "asking")
+            process.send_signal(signal.SIGSTOP)
+            yield incarnation
+        finally:
+            process.kill()
+
+
+def wait_until(holds):
+    for _ in range(PATIENCE * 20):
+        if holds():
+            return
+        time.sleep(0.05)
+    raise AssertionError("it does not come")
+
+
+def test_a_load_from_a_vanished_host_fails_by_the_operators_word():
+    """vLLM may use the blocks again only then, and computes the prompt or fails the request."""
+    with worker_of("decode-0", retry_ms=100, silence_ms=500, linger_ms=100) as decode, stopped_prefill(decode) as name:
+        wait_until(lambda: decode.node.status()["quarantine"])
+        time.sleep(1)
+        results = decode.results()
+        assert (results.finished_recving, results.failed_recving) == (set(), set())
+        (holder,) = decode.node.status()["quarantine"]
+        assert (holder["incarnation"], holder["state"], holder["blocks"]) == (name, "silent", 1)
+        decode.node.declare_dead(name)
+        results = ended(decode)
+        assert (results.finished_recving, results.failed_recving) == ({"d1"}, {"d1"})
 
 
 def test_ids_that_the_node_does_not_take_end_no_worker(prefill, decode):
