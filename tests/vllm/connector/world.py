@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vLLM's own scheduler with the connector's half in it, and workers that only pretend: loads and sends end some
+steps later, well or not. Each step checks that what is moved is the connector's to move."""
+
+from __future__ import annotations
+
+import os
+import random
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from vllm.config import KVTransferConfig
+from vllm.engine.arg_utils import EngineArgs
+from vllm.sampling_params import SamplingParams
+from vllm.utils.hashing import sha256
+from vllm.v1.attention.backends.utils import mamba_get_block_table_tensor
+from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.kv_cache_interface import (
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheGroupSpec,
+    MambaSpec,
+    SlidingWindowSpec,
+)
+from vllm.v1.outputs import DraftTokenIds, KVConnectorOutput, ModelRunnerOutput
+from vllm.v1.request import Request
+from vllm.v1.structured_output import StructuredOutputManager
+
+MODEL = Path(os.environ["KVFERRY_SOURCE"]) / "tests" / "vllm" / "models" / "llama-recall"
+BLOCK, DRAFTS = 16, 2
+LATEST = 5  # steps that a load or a send takes at most
+PATIENCE = 3000  # steps after which what has not ended hangs
+
+ATTENTION = FullAttentionSpec(block_size=BLOCK, num_kv_heads=2, head_size=16, dtype=torch.bfloat16)
+WINDOW = SlidingWindowSpec(block_size=BLOCK, num_kv_heads=2, head_size=16, dtype=torch.bfloat16, sliding_window=32)
+
+
+def state(scratch):
+    return MambaSpec(
+        block_size=BLOCK,
+        shapes=((4, 3), (2, 8, 8)),
+        dtypes=(torch.bfloat16, torch.float32),
+        mamba_type="gdn_attention",
+        mamba_cache_mode="align",
+        num_speculative_blocks=scratch,
+    )
+
+
+@dataclass(frozen=True)
+class Setup:
+    model: str  # "attention", "hybrid" or "window"
+    role: str
+    policy: str
+    asynchronous: bool
+    drafts: bool
+
+    @property
+    def blocks(self):
+        """Few, so that requests are preempted; the longest has 200 tokens."""
+        return 18 if self.model == "attention" else 30
+
+    def specs(self):
+        other = {"attention": [], "hybrid": [state(DRAFTS if self.drafts else 0)], "window": [WINDOW]}
+        return [ATTENTION, *other[self.model]]
+
+
+def make_scheduler(setup):
+    drafts = {"method": "ngram", "num_speculative_tokens": DRAFTS, "prompt_lookup_max": 2}
+    config = EngineArgs(
+        model=str(MODEL),
+        skip_tokenizer_init=True,
+        dtype="bfloat16",
+        enforce_eager=True,
+        max_model_len=512,
+        max_num_batched_tokens=64,
+        max_num_seqs=8,
+        block_size=BLOCK,
+        enable_prefix_caching=True,
+        speculative_config=drafts if setup.drafts else None,
+        async_scheduling=False,
+        kv_transfer_config=KVTransferConfig(
+            kv_connector="KvferryConnector",
+            kv_connector_module_path="kvferry.vllm",
+            kv_role=setup.role,
+            kv_load_failure_policy=setup.policy,
+            engine_id="e",
+        ),
+    ).create_engine_config()
+    config.scheduler_config.async_scheduling = setup.asynchronous  # vLLM will not, with these drafts
+    config.cache_config.num_gpu_blocks = setup.blocks
+    config.cache_config.block_size = BLOCK
+    config.cache_config.mamba_cache_mode = "align"
+    groups = [KVCacheGroupSpec([f"layers.{index}"], spec) for index, spec in enumerate(setup.specs())]
+    return (AsyncScheduler if setup.asynchronous else Scheduler)(
+        vllm_config=config,
+        kv_cache_config=KVCacheConfig(num_blocks=setup.blocks, kv_cache_tensors=[], kv_cache_groups=groups),
+        structured_output_manager=StructuredOutputManager(config),
+        block_size=BLOCK,
+        hash_block_size=BLOCK,
+        log_stats=True,
+    )
+
+
+init_none_hash(sha256)
+HASHER = get_request_block_hasher(BLOCK, sha256)
+
+
+def make_request(name, tokens, params, max_tokens, embeds):
+    return Request(
+        request_id=name,
+        prompt_token_ids=None if embeds else list(tokens),
+        prompt_embeds=torch.zeros(len(tokens), 4) if embeds else None,
+        sampling_params=SamplingParams(
+            max_tokens=max_tokens, ignore_eos=True, extra_args={"kv_transfer_params": params}
+        ),
+        pooling_params=None,
+        block_hasher=HASHER,
+    )
+
+
+@dataclass
+class Load:
+    transfer_id: str
+    blocks: set[int]
+    steps: int
+    fails: bool
+
+
+@dataclass
+class Send:
+    blocks: set[int]
+    steps: int
+
+
+@dataclass
+class World:
+    """One engine: its scheduler, and what its workers have under way."""
+
+    setup: Setup
+    dice: random.Random
+    failing: float  # the share of loads that fail
+    loads: dict[str, Load] = field(default_factory=dict)  # by request id
+    sends: dict[str, Send] = field(default_factory=dict)
+    expected: set[str] = field(default_factory=set)  # transfer ids
+    ended: dict[str, str] = field(default_factory=dict)  # request id -> why
+    counts: dict[str, int] = field(default_factory=dict)  # of what happened
+
+    def __post_init__(self):
+        self.scheduler = make_scheduler(self.setup)
+        self.pool = self.scheduler.kv_cache_manager.block_pool
+        self.free_at_start = self.pool.get_num_free_blocks()
+        self.running = []  # steps that the device has not done: the output, and who samples a token in it
+        self.drafted = {}  # request id -> drafts in its last step
+
+    def count(self, what):
+        self.counts[what] = self.counts.get(what, 0) + 1
+
+    # --- a step
+
+    def step(self):
+        output = self.scheduler.schedule()
+        self._take(output.kv_connector_metadata)
+        if output.preempted_req_ids:
+            self.count("preempted")
+        sampling = {name: not self.scheduler.requests[name].is_prefill_chunk for name in output.num_scheduled_tokens}
+        for name in sampling:
+            self.drafted[name] = len(output.scheduled_spec_decode_tokens.get(name, ()))
+        self.running.append((output, sampling))
+        if len(self.running) > self.setup.asynchronous:
+            self.finish_step()
+        for name, moved in [*self.loads.items(), *self.sends.items()]:
+            for block in moved.blocks:
+                assert self.pool.blocks[block].ref_cnt, f"block {block} of {name} is free while it is moved"
+
+    def _take(self, metadata):
+        for transfer_id in metadata.expected:
+            assert transfer_id not in self.expected
+            self.expected.add(transfer_id)
+        for ask in metadata.asks:
+            self._load(ask) if ask.groups else self.count("released")
+        for transfer_id in metadata.aborted:
+            for load in self.loads.values():
+                load.fails |= load.transfer_id == transfer_id
+            self.count("aborted")
+        for offer in metadata.offers:
+            self._send(offer)
+        for transfer_id in metadata.withdrawn:
+            self.expected.discard(transfer_id)
+            self.count("withdrawn")
+
+    @staticmethod
+    def _blocks(groups):
+        return {block for _, blocks in groups for block in blocks if block}
+
+    def _load(self, ask):
+        assert ask.request_id not in self.loads
+        blocks = self._blocks(ask.groups)
+        for block in blocks:
+            held = self.pool.blocks[block]
+            assert held.ref_cnt == 1, f"{ask}: block {block} is read by others"
+            assert held.block_hash is None, f"{ask}: block {block} is another prefix"
+            for name, other in [*self.loads.items(), *self.sends.items()]:
+                assert block not in other.blocks, f"{ask}: block {block} is moved for {name}"
+        first, attention = ask.groups[0]
+        assert first < ask.tokens <= first + len(attention) * BLOCK
+        if self.setup.model == "hybrid":
+            table = self.scheduler.kv_cache_manager.get_block_ids(ask.request_id)[1]
+            assert ask.groups[1] == (0, [table[(ask.tokens - 1) // BLOCK]])
+            assert table[(ask.tokens - 1) // BLOCK]
+        fails = self.dice.random() < self.failing
+        self.loads[ask.request_id] = Load(ask.transfer_id, blocks, self.dice.randrange(LATEST), fails)
+        self.count("loads")
+
+    def _send(self, offer):
+        assert offer.transfer_id in self.expected
+        self.expected.discard(offer.transfer_id)
+        assert offer.request_id not in self.sends
+        if self.setup.model == "hybrid":  # the state that kernels would go on from
+            table = self.scheduler.kv_cache_manager.get_block_ids(offer.request_id)[1]
+            length = offer.tokens + self.drafted[offer.request_id]
+            rows = mamba_get_block_table_tensor(
+                torch.tensor([table]), torch.tensor([length]), self.setup.specs()[1], "align"
+            )
+            assert offer.groups[1][1] == [rows[0, 0].item()] != [0]
+        self.sends[offer.request_id] = Send(self._blocks(offer.groups), self.dice.randrange(LATEST + 1))
+        self.count("sends")
+
+    def _moved(self):
+        """What has ended since the last step, as the workers report it."""
+        received = {name for name, load in self.loads.items() if not load.steps}
+        failed = {name for name in received if self.loads[name].fails}
+        sent = {name for name, send in self.sends.items() if not send.steps}
+        for name in received:
+            del self.loads[name]
+        for name in sent:
+            del self.sends[name]
+        for moved in [*self.loads.values(), *self.sends.values()]:
+            moved.steps -= 1
+        if failed:
+            self.count("failed")
+        return KVConnectorOutput(
+            finished_recving=received or None, finished_sending=sent or None, failed_recving=failed
+        )
+
+    def finish_step(self):
+        """The device has done the oldest step."""
+        output, sampling = self.running.pop(0)
+        names = list(sampling)
+        tokens = [[self.dice.randint(5, 99)] if sampling[name] else [] for name in names]
+        done = ModelRunnerOutput(
+            req_ids=names,
+            req_id_to_index={name: index for index, name in enumerate(names)},
+            sampled_token_ids=tokens,
+            logprobs=None,
+            prompt_logprobs_dict={},
+            pooler_output=[],
+            kv_connector_output=self._moved(),
+        )
+        for outputs in self.scheduler.update_from_output(output, done).values():
+            for one in outputs.outputs:
+                if one.finish_reason is not None:
+                    self.ended[one.request_id] = str(one.finish_reason)
+        if self.setup.drafts and not self.setup.asynchronous:
+            drafts = [[7, 8] if sampled and self.dice.random() < 0.5 else [] for sampled in tokens]
+            self.scheduler.update_draft_token_ids(DraftTokenIds(names, drafts))
+
+    # --- the end
+
+    def drain(self):
+        """Steps until nothing is left; then all is as it was."""
+        for _ in range(PATIENCE):
+            if self.scheduler.has_requests():
+                self.step()
+            elif self.running:
+                self.finish_step()
+            else:
+                break
+        waiting = [(one.request_id, one.status) for one in self.scheduler.requests.values()]
+        assert not waiting, f"hangs: {waiting}, {self.loads}, {self.sends}"
+        assert self.pool.get_num_free_blocks() == self.free_at_start
+        half = self.scheduler.connector.scheduler
+        assert not half._loading
+        assert not half._waiting
+        assert not half._refused
+        for claims in (half._prefill, half._decode):
+            assert not claims._owners
+            assert not claims._ids
+        assert not half.has_pending_work()
+        assert not self.expected
