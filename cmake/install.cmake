@@ -60,8 +60,11 @@ install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR} FILES_MATCHING PATTER
 install(FILES README.md LICENSE CHANGELOG.md CONTRIBUTING.md SECURITY.md
         DESTINATION ${CMAKE_INSTALL_DOCDIR})
 
-# The wheel: the library alone, in one file, beside the Python modules.
+# The wheel: the library, in one file, beside the Python modules; the command, which has the library in itself, and
+# the models beside it.
 if(SKBUILD)
   install(FILES $<TARGET_FILE:kvferry_shared> DESTINATION kvferry RENAME libkvferry.so
           COMPONENT python)
+  install(PROGRAMS $<TARGET_FILE:kvferry_command> DESTINATION kvferry/_command COMPONENT python)
+  install(DIRECTORY models DESTINATION kvferry/_command COMPONENT python FILES_MATCHING PATTERN *.json)
 endif()
