@@ -318,7 +318,7 @@ static void dispatch(node_core *core, core_link link, core_line *line, const cha
     } else if (message->type == WIRE_GET) {
         core_received_get(core, link, line, message);
     } else if (message->type == WIRE_DOCUMENTS) {
-        core_received_documents(core, link, message);
+        core_received_documents(core, link, key, message);
     }
 }
 

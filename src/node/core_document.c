@@ -190,6 +190,7 @@ static void free_roster(node_core *core, core_roster *roster)
         core_waiter_end(core, &roster->waiters[i]);
     }
     base_arena_free(&roster->arena);
+    core_holder_release(core, roster->holder);
     free(roster);
 }
 
@@ -259,17 +260,19 @@ kvferry_status core_roster_check(node_core *core, const wire_roster *wire, core_
     return check_roster(wire, report) ? core_roster_names(core, wire, report) : KVFERRY_REFUSED;
 }
 
-kvferry_status core_roster_make(node_core *core, const char *key, const wire_roster *wire, core_roster **roster,
+kvferry_status core_roster_make(node_core *core, const char *who, const wire_roster *wire, core_roster **roster,
                                 kvferry_report *report)
 {
-    if (!core_share_has_room(core, CORE_KEPT_MEMBERS, core_share_who(core, key), wire->count)) {
+    if (!core_share_has_room(core, CORE_KEPT_MEMBERS, who, wire->count)) {
         core_share_report(core, CORE_KEPT_MEMBERS, report);
         return KVFERRY_REFUSED;
     }
     core_roster *made = base_alloc(1, sizeof(*made));
     if (!made)
         return KVFERRY_NO_MEMORY;
-    kvferry_status status = copy_roster(wire, made) ? find_documents(core, made, report) : KVFERRY_NO_MEMORY;
+    made->holder = core_holder_get(core, who);
+    kvferry_status status = made->holder && copy_roster(wire, made) ? find_documents(core, made, report)
+                                                                    : KVFERRY_NO_MEMORY;
     if (status == KVFERRY_OK)
         HASH_ADD_STR(core->rosters, wire.digest, made);
     if (!made->hh.tbl) {
@@ -282,14 +285,14 @@ kvferry_status core_roster_make(node_core *core, const char *key, const wire_ros
     return KVFERRY_OK;
 }
 
-kvferry_status core_roster_get(node_core *core, const char *key, const wire_roster *wire, core_roster **roster,
+kvferry_status core_roster_get(node_core *core, const char *who, const wire_roster *wire, core_roster **roster,
                                kvferry_report *report)
 {
     core_roster *found;
     kvferry_status status = core_roster_check(core, wire, &found, report);
     if (status == KVFERRY_OK && !found) {
-        status = core_roster_make(core, key, wire, &found, report);
-        if (status == KVFERRY_OK && !core_share_settle(core, CORE_KEPT_MEMBERS, core_share_who(core, key))) {
+        status = core_roster_make(core, who, wire, &found, report);
+        if (status == KVFERRY_OK && !core_share_settle(core, CORE_KEPT_MEMBERS, who)) {
             core_share_report(core, CORE_KEPT_MEMBERS, report);
             core_roster_release(core, found);
             status = KVFERRY_REFUSED;
@@ -429,15 +432,33 @@ static void fetch_rest(node_core *core, core_line *line)
         core_roster_fetch(core, roster, line);
 }
 
-void core_received_documents(node_core *core, core_link link, const wire_message *message)
+/* What it sent is wrong, or finds no room: without its documents nothing comes of who sends them. */
+static void refuse_documents(node_core *core, core_link link, const wire_message *message,
+                             const kvferry_report *reasons)
+{
+    core_line *line = core_line_find(core, link);
+    core_target *target = line && line->use == CORE_USE_TARGET ? line->user : NULL;
+    if (target && target->roster->missing) {
+        core_target_turn_away(core, target, reasons, "its layout documents are refused");
+        return;
+    }
+    core_refused(core, message->engine_id, core_who(message->sender, core->place), reasons);
+    core_send_reasons(core, link, message, reasons);
+    if (line && line->use == CORE_USE_GREETER)
+        core_engine_fail(core, line->user, reasons);
+}
+
+void core_received_documents(node_core *core, core_link link, const char *key, const wire_message *message)
 {
     const wire_documents *got = &message->body.documents;
     kvferry_report *report = NULL;
     if (kvferry_report_create(&report) != KVFERRY_OK)
         return;
     bool any = false; /* is what somebody lacked: only then is it worth to ask for more */
-    core_line *line = core_line_find(core, link);
-    const char *who = core_share_who(core, line ? line->key : "");
+    const core_line *line = core_line_find(core, link);
+    char its_key[CORE_KEY_TEXT]; /* the line may go */
+    snprintf(its_key, sizeof(its_key), "%s", line ? line->key : key);
+    const char *who = core_share_who(core, its_key);
     for (size_t i = 0; i < got->count && kvferry_report_count(report) < WIRE_MAX_REASONS; i++) {
         char digest[WIRE_DIGEST_TEXT];
         wire_digest(got->documents[i], got->sizes[i], digest);
@@ -456,19 +477,15 @@ void core_received_documents(node_core *core, core_link link, const wire_message
             any |= given;
         }
         core_document_release(core, document);
-        core_share_settle(core, CORE_KEPT_BYTES, who);
+        if (!core_share_settle(core, CORE_KEPT_BYTES, who))
+            core_share_report(core, CORE_KEPT_BYTES, report);
     }
     if (any)
         core_own_documents(core);
-    if (kvferry_report_count(report)) {
-        core_refused(core, message->engine_id, core_who(message->sender, core->place), report);
-        core_send_reasons(core, link, message, report);
-    }
-    line = core_line_find(core, link);
-    if (any && !kvferry_report_count(report)) /* one that sent what is wrong is not asked again at once */
-        fetch_rest(core, line);
-    else if (kvferry_report_count(report) && line && line->use == CORE_USE_GREETER)
-        core_engine_fail(core, line->user, report);
+    if (kvferry_report_count(report))
+        refuse_documents(core, link, message, report);
+    else if (any)
+        fetch_rest(core, core_line_find(core, link));
     core_engine_documents(core);
     core_targets_documents(core);
     kvferry_report_free(report);

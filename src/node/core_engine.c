@@ -289,7 +289,7 @@ static void plan(node_core *core, core_engine *engine)
         core_pairing_release(core, pairing);
         return;
     }
-    const char *who = core_address_key(engine->roster->wire.members[0].address);
+    const char *who = core_share_who_at(core, engine->roster->wire.members[0].address);
     if (!core_share_has_room(core, CORE_KEPT_PEERS, who, count_new_sources(core, engine))) {
         core_engine_fail_with(core, engine, "too_many_peers",
                               base_format("at most %u", core->options.max_peers), "more",
@@ -452,7 +452,7 @@ void core_engine_welcome(node_core *core, core_line *line, const wire_message *m
     kvferry_report *report = NULL;
     kvferry_status status = kvferry_report_create(&report);
     if (status == KVFERRY_OK)
-        status = core_roster_get(core, line->key, wire, &engine->roster, report);
+        status = core_roster_get(core, core_share_who_at(core, line->address), wire, &engine->roster, report);
     if (status == KVFERRY_REFUSED) {
         core_engine_fail(core, engine, report);
     } else if (status == KVFERRY_OK) {

@@ -257,24 +257,26 @@ struct core_roster {
     core_waiter *waiters;      /* the same */
     size_t missing;            /* documents that are not here */
     uint64_t bytes;            /* of those that are */
-    uint32_t targets;          /* that have it */
+    core_holder *holder;       /* who made it: it counts as held by it while it is kept */
     uint64_t asked;            /* when documents were last asked for; 0: not */
     base_arena arena;
     uint32_t uses;
+    uint32_t found, busy; /* as core_share.c looked last: uses that go with targets, what these ask for, */
+    uint64_t heard;       /* and when one of these was heard */
     UT_hash_handle hh; /* by digest */
 };
 
 /*
  * The roster of the message: known, or made new; in use once more. KVFERRY_REFUSED: it is not what a roster must
- * be, or there is no room. Documents that are here are found. `key`: of who says it.
+ * be, or there is no room. Documents that are here are found. `who`: the name of the holder who says it.
  */
-kvferry_status core_roster_get(node_core *core, const char *key, const wire_roster *wire, core_roster **roster,
+kvferry_status core_roster_get(node_core *core, const char *who, const wire_roster *wire, core_roster **roster,
                                kvferry_report *report);
 /* The two halves of it: if it is known, *roster is in use once more, else it is looked at and *roster is NULL; */
 kvferry_status core_roster_check(node_core *core, const wire_roster *wire, core_roster **roster,
                                  kvferry_report *report);
 /* and one that was looked at is made. There may be more than there is room for: see core_share_settle. */
-kvferry_status core_roster_make(node_core *core, const char *key, const wire_roster *wire, core_roster **roster,
+kvferry_status core_roster_make(node_core *core, const char *who, const wire_roster *wire, core_roster **roster,
                                 kvferry_report *report);
 void core_roster_release(node_core *core, core_roster *roster);
 /* The member's index by its ranks; SIZE_MAX: there is none such. */
@@ -284,7 +286,7 @@ size_t core_wire_index(const wire_roster *roster, const kvferry_worker *worker);
 void core_roster_fetch(node_core *core, core_roster *roster, core_line *line);
 /* GET: sends what is here of it. DOCUMENTS: keeps what is wanted. */
 void core_received_get(node_core *core, core_link link, const core_line *line, const wire_message *message);
-void core_received_documents(node_core *core, core_link link, const wire_message *message);
+void core_received_documents(node_core *core, core_link link, const char *key, const wire_message *message);
 uint32_t core_worker_index(const kvferry_worker *worker);
 uint64_t core_worker_count(const kvferry_worker *worker);
 
@@ -338,6 +340,7 @@ struct core_pairing {
     bool *used;              /* decode: by source: it is in a plan */
     bool complete;
     uint32_t uses;
+    uint32_t found; /* uses by targets and their asks, as core_share.c looked last */
     UT_hash_handle hh;
 };
 
@@ -405,7 +408,7 @@ typedef struct core_share {
 struct core_holder {
     char name[CORE_HOLDER];
     size_t uses, stones;
-    uint64_t holds; /* of what was looked at last */
+    uint64_t holds, can_go; /* of what was looked at last */
     UT_hash_handle hh;
 };
 
@@ -418,15 +421,24 @@ typedef enum core_kept {
 
 /* Who speaks by the key in the message that is looked at: the name of a holder. */
 const char *core_share_who(const node_core *core, const char *key);
+/* The same of who is at an address that this node opens a link to. */
+const char *core_share_who_at(const node_core *core, const char *address);
 /* In use once more. NULL: out of memory. */
 core_holder *core_holder_get(node_core *core, const char *who);
 void core_holder_release(node_core *core, core_holder *holder);
-/* Whether so much more fits, or somebody holds more than `who` would: then core_share_settle makes it fit. */
+/*
+ * Whether so much more fits, or fits once all that hold more than `who` would have lost what they have more, as far as
+ * it can go: then core_share_settle makes it fit.
+ */
 bool core_share_has_room(node_core *core, core_kept what, const char *who, uint64_t more);
-/* While it is too much, those that hold more than `who` lose a target. false: it is too much, and nobody does. */
+/*
+ * While it is too much, who holds most, and more than `who`, loses a target, or a roster with all its targets. It may be
+ * any target of another one's roster. false: it is too much, and nobody can lose any.
+ */
 bool core_share_settle(node_core *core, core_kept what, const char *who);
 uint64_t core_share_limit(const node_core *core, core_kept what);
-/* The reason why there is no room. */
+/* The reason why there is no room, and its code. */
+const char *core_share_code(core_kept what);
 void core_share_report(const node_core *core, core_kept what, kvferry_report *report);
 
 /* --- the core ------------------------------------------------------------------------------------------- */

@@ -39,7 +39,7 @@ static void gather(node_core *core)
     wire_roster wire = {.engine_id = core->engine_id, .members = members, .count = count};
     wire_roster_digest(&wire, wire.digest);
     core_roster *roster = NULL;
-    if (core_roster_get(core, core_address_key(core->options.address), &wire, &roster, NULL) == KVFERRY_OK) {
+    if (core_roster_get(core, core_share_who_at(core, core->options.address), &wire, &roster, NULL) == KVFERRY_OK) {
         core->agreed = true;
         bool news = roster != core->own;
         take_roster(core, roster);
@@ -216,7 +216,7 @@ static bool take_word(node_core *core, core_line *line, const wire_message *mess
         strcmp(wire->members[core->rank].incarnation, core->incarnation) != 0)
         return false;
     core_roster *roster = NULL;
-    if (core_roster_get(core, line->key, wire, &roster, NULL) != KVFERRY_OK)
+    if (core_roster_get(core, core_share_who_at(core, line->address), wire, &roster, NULL) != KVFERRY_OK)
         return false;
     if (!roster->missing) {
         core_roster_release(core, core->fetching);

@@ -38,8 +38,10 @@ core_target *core_target_speaking(core_line *line, const wire_message *message);
 void core_targets_documents(node_core *core);
 void core_target_heard(node_core *core, core_target *target, core_line *line);
 void core_target_lost(node_core *core, core_target *target, const char *code, const char *text);
-/* It makes room: others have less. */
-void core_target_displaced(node_core *core, core_target *target, core_kept what);
+/* It is told why it cannot be served, and is lost. */
+void core_target_turn_away(node_core *core, core_target *target, const kvferry_report *reasons, const char *text);
+/* It makes room. */
+void core_target_displaced(node_core *core, core_target *target, core_kept what, const char *text);
 void core_target_busy(node_core *core, core_target *target, bool more);
 void core_target_line_ended(node_core *core, core_line *line);
 void core_targets_free(node_core *core);
@@ -172,6 +174,10 @@ uint64_t core_supply_held_until(const core_supply *offer);
 /* Everything of both sides. */
 void core_abort_all(node_core *core);
 void core_supplies_free(node_core *core);
+/* Whether it is no more than what others asked for: not offered, nor expected. */
+bool core_supply_is_loose(const core_supply *offer);
+/* Those that are loose and with the roster: what was asked for fails. */
+void core_supplies_forget(node_core *core, const core_roster *roster, const char *code, const char *text);
 /* Finds, or makes a record of what was not offered yet, for the target (NULL: whoever). NULL: out of memory. */
 core_supply *core_supply_get(node_core *core, const char *id, core_target *target);
 /* The same, but NULL where it would take the place of another one of this target. */

@@ -100,11 +100,30 @@ void core_share_end(node_core *core, core_share *share)
 
 const char *core_share_who(const node_core *core, const char *key) { return core->keyed ? key : core->place; }
 
+const char *core_share_who_at(const node_core *core, const char *address)
+{
+    return core->keyed ? core_address_key(address) : address;
+}
+
+/* In small letters; of an address, its host. */
+static void set_name(const char *who, char name[CORE_HOLDER])
+{
+    const char *host = strstr(who, "://"), *end = NULL;
+    if (host) {
+        who = host + 3 + (host[3] == '[');
+        end = host[3] == '[' ? strchr(who, ']') : strrchr(who, ':');
+    }
+    size_t length = end ? (size_t)(end - who) : strlen(who);
+    length = base_min(length, CORE_HOLDER - 1);
+    for (size_t i = 0; i < length; i++)
+        name[i] = (char)tolower((unsigned char)who[i]);
+    name[length] = '\0';
+}
+
 static core_holder *find_holder(node_core *core, const char *who)
 {
-    char name[CORE_HOLDER] = "";
-    for (size_t i = 0; i < sizeof(name) - 1 && who[i]; i++)
-        name[i] = (char)tolower((unsigned char)who[i]);
+    char name[CORE_HOLDER];
+    set_name(who, name);
     core_holder *holder;
     HASH_FIND_STR(core->holders, name, holder);
     return holder;
@@ -117,8 +136,7 @@ core_holder *core_holder_get(node_core *core, const char *who)
         holder = base_alloc(1, sizeof(*holder));
         if (!holder)
             return NULL;
-        for (size_t i = 0; i < sizeof(holder->name) - 1 && who[i]; i++)
-            holder->name[i] = (char)tolower((unsigned char)who[i]);
+        set_name(who, holder->name);
         HASH_ADD_STR(core->holders, name, holder);
         if (!holder->hh.tbl) {
             free(holder);
@@ -170,28 +188,86 @@ static bool is_over(const node_core *core, core_kept what, uint64_t more)
     return kept(core, what) + more > core_share_limit(core, what);
 }
 
-/* What the target holds: of its roster, no more than its part. */
-static uint64_t part_of(const core_target *target, core_kept what)
+static uint64_t size_of(const core_roster *roster, core_kept what)
 {
-    const core_roster *roster = target->roster;
-    if (what == CORE_KEPT_PEERS)
-        return 1;
-    return roster ? base_ceil_div(what == CORE_KEPT_MEMBERS ? roster->wire.count : roster->bytes, roster->targets) : 0;
+    return what == CORE_KEPT_MEMBERS ? roster->wire.count : roster->bytes;
 }
 
-/* Looks what each holds; the one that holds most, if it is more than `who` does with `more`. NULL: nobody. */
-static core_holder *greatest(node_core *core, core_kept what, const char *who, uint64_t more)
+/* Whether nothing has it but targets, and asks of them for what was not offered yet: the loss of these frees it. */
+static bool can_go(const core_roster *roster) { return roster->found == roster->uses; }
+
+/* Looks which uses of each roster would go with its targets, and how much these are doing. */
+static void look_through_rosters(node_core *core)
 {
-    core_holder *holder, *next, *most = NULL;
-    core_target *target;
+    core_roster *roster, *next_roster;
+    core_pairing *pairing, *next_pairing;
+    HASH_ITER(hh, core->rosters, roster, next_roster) {
+        roster->found = roster->busy = 0;
+        roster->heard = 0;
+    }
+    HASH_ITER(hh, core->pairings, pairing, next_pairing)
+        pairing->found = 0;
+    for (const core_target *target = core->targets; target; target = target->hh.next) {
+        if (target->pairing)
+            target->pairing->found++;
+        if (!target->roster)
+            continue;
+        target->roster->found++;
+        target->roster->busy += target->busy;
+        target->roster->heard = base_max(target->roster->heard, target->heard);
+    }
+    for (const core_supply *offer = core->offers; offer; offer = offer->hh.next)
+        if (offer->pairing && core_supply_is_loose(offer))
+            offer->pairing->found++;
+    HASH_ITER(hh, core->pairings, pairing, next_pairing)
+        if (pairing->side == KVFERRY_SIDE_PREFILL && pairing->found == pairing->uses)
+            pairing->target->found++;
+}
+
+/* Looks what each holds, and how much of it can go. */
+static void look(node_core *core, core_kept what)
+{
+    core_holder *holder, *next;
+    core_roster *roster, *next_roster;
     HASH_ITER(hh, core->holders, holder, next)
-        holder->holds = 0;
-    for (target = core->targets; target; target = target->hh.next)
-        target->holder->holds += part_of(target, what);
+        holder->holds = holder->can_go = 0;
+    if (what == CORE_KEPT_PEERS) {
+        for (const core_target *target = core->targets; target; target = target->hh.next) {
+            target->holder->holds++;
+            target->holder->can_go++;
+        }
+        return;
+    }
+    look_through_rosters(core);
+    HASH_ITER(hh, core->rosters, roster, next_roster) {
+        uint64_t size = size_of(roster, what);
+        roster->holder->holds += size;
+        roster->holder->can_go += can_go(roster) ? size : 0;
+    }
+}
+
+bool core_share_has_room(node_core *core, core_kept what, const char *who, uint64_t more)
+{
+    if (!is_over(core, what, more))
+        return true;
+    look(core, what);
+    uint64_t given = 0, lacks = kept(core, what) + more - core_share_limit(core, what);
     const core_holder *own = find_holder(core, who);
     uint64_t least = (own ? own->holds : 0) + more;
+    core_holder *holder, *next;
+    HASH_ITER(hh, core->holders, holder, next)
+        given += holder->holds > least ? base_min(holder->can_go, holder->holds - least) : 0;
+    return given >= lacks;
+}
+
+/* The one that holds most of those that hold more than `who` and can lose something. NULL: nobody. */
+static core_holder *greatest(node_core *core, const char *who)
+{
+    const core_holder *own = find_holder(core, who);
+    uint64_t least = own ? own->holds : 0;
+    core_holder *holder, *next, *most = NULL;
     HASH_ITER(hh, core->holders, holder, next) {
-        if (holder->holds <= least)
+        if (holder->holds <= least || !holder->can_go)
             continue;
         least = holder->holds;
         most = holder;
@@ -199,40 +275,73 @@ static core_holder *greatest(node_core *core, core_kept what, const char *who, u
     return most;
 }
 
-bool core_share_has_room(node_core *core, core_kept what, const char *who, uint64_t more)
-{
-    return !is_over(core, what, more) || greatest(core, what, who, more);
-}
-
 /* Of one holder's targets: whether this goes rather than the other. */
-static bool goes_first(const core_target *target, const core_target *other, core_kept what)
+static bool goes_first(const core_target *target, const core_target *other)
 {
-    uint64_t part = part_of(target, what), others = part_of(other, what);
-    if (part != others)
-        return part > others;
-    if (target->welcomed != other->welcomed)
-        return other->welcomed;
     if (!target->busy != !other->busy)
         return !target->busy;
+    if (target->welcomed != other->welcomed)
+        return other->welcomed;
     return target->heard < other->heard;
 }
 
-static core_target *first_to_go(node_core *core, const core_holder *holder, core_kept what)
+static core_target *first_target(node_core *core, const core_holder *holder)
 {
     core_target *first = NULL;
     for (core_target *target = core->targets; target; target = target->hh.next)
-        if (target->holder == holder && (!first || goes_first(target, first, what)))
+        if (target->holder == holder && (!first || goes_first(target, first)))
             first = target;
     return first;
+}
+
+/* Of one holder's rosters: whether this goes rather than the other. */
+static bool roster_goes_first(const core_roster *roster, const core_roster *other, core_kept what)
+{
+    if (!roster->busy != !other->busy)
+        return !roster->busy;
+    if (size_of(roster, what) != size_of(other, what))
+        return size_of(roster, what) > size_of(other, what);
+    return roster->heard < other->heard;
+}
+
+static core_roster *first_roster(node_core *core, const core_holder *holder, core_kept what)
+{
+    core_roster *roster, *next, *first = NULL;
+    HASH_ITER(hh, core->rosters, roster, next) {
+        if (roster->holder != holder || !can_go(roster) || !size_of(roster, what))
+            continue;
+        if (!first || roster_goes_first(roster, first, what))
+            first = roster;
+    }
+    return first;
+}
+
+static const char displaced[] = "others come, and no key has more than its own";
+
+/* All that has the roster loses it. */
+static void displace(node_core *core, core_roster *roster, core_kept what)
+{
+    core_target *target, *next;
+    roster->uses++;
+    HASH_ITER(hh, core->targets, target, next) {
+        if (target->roster == roster || (target->pairing && target->pairing->target == roster))
+            core_target_displaced(core, target, what, displaced);
+    }
+    core_supplies_forget(core, roster, core_share_code(what), displaced);
+    core_roster_release(core, roster);
 }
 
 bool core_share_settle(node_core *core, core_kept what, const char *who)
 {
     while (is_over(core, what, 0)) {
-        core_holder *most = greatest(core, what, who, 0);
+        look(core, what);
+        const core_holder *most = greatest(core, who);
         if (!most)
             return false;
-        core_target_displaced(core, first_to_go(core, most, what), what);
+        if (what == CORE_KEPT_PEERS)
+            core_target_displaced(core, first_target(core, most), what, displaced);
+        else
+            displace(core, first_roster(core, most, what), what);
     }
     return true;
 }
@@ -244,6 +353,8 @@ static const struct {
     [CORE_KEPT_MEMBERS] = {"too_many_workers", "the workers of all engines that are known"},
     [CORE_KEPT_BYTES] = {"too_many_documents", "bytes of layout documents of other engines"},
 };
+
+const char *core_share_code(core_kept what) { return of_kept[what].code; }
 
 void core_share_report(const node_core *core, core_kept what, kvferry_report *report)
 {

@@ -21,12 +21,13 @@ static void name_one(liar *l, unsigned nth, char name[WIRE_INCARNATION_TEXT], ch
     l->link = STRANGER + 2 * nth;
 }
 
-/* The answer to its hello, and to its document if that is asked for. */
-static const char *one_comes(crowd *c)
+/* The answer to its hello, and to its document if that is asked for. `asks`: for what nobody offers, and leaves. */
+static const char *comes(crowd *c, bool asks)
 {
     static char code[64];
-    char engine[16], name[WIRE_INCARNATION_TEXT], address[128];
+    char engine[16], name[WIRE_INCARNATION_TEXT], address[128], attempt[WIRE_INCARNATION_TEXT];
     snprintf(engine, sizeof(engine), "evil-%u", ++c->count);
+    snprintf(attempt, sizeof(attempt), "%016x", c->count);
     liar l = make_liar(c->r, c->at, engine);
     l.key = c->key;
     l.place = c->place;
@@ -36,9 +37,18 @@ static const char *one_comes(crowd *c)
     if (l.answer == WIRE_GET)
         say_documents(&l, l.document, l.document_size);
     snprintf(code, sizeof(code), "%s", l.code);
+    if (asks && l.answer == WIRE_WELCOME && !*l.code) {
+        wire_message ask = ask_of(&l, attempt, NULL, 0);
+        memcpy(ask.body.ask.attempt, attempt, sizeof(attempt));
+        tell(&l, ask);
+        expect_answer(&l, WIRE_VERDICT, "");
+        tell(&l, (wire_message){.type = WIRE_BYE});
+    }
     end_liar(&l);
     return code;
 }
+
+static const char *one_comes(crowd *c) { return comes(c, false); }
 
 static size_t targets_of(const crowd *c, const char *key)
 {
@@ -150,6 +160,7 @@ static const char *great_roster_comes(crowd *c, uint32_t size)
     char engine[16], name[WIRE_INCARNATION_TEXT], address[128];
     snprintf(engine, sizeof(engine), "evil-%u", ++c->count);
     liar l = make_liar(c->r, c->at, engine);
+    l.key = c->key;
     name_one(&l, c->count, name, address);
     wire_member *members = calloc(size, sizeof(*members));
     assert_non_null(members);
@@ -229,6 +240,156 @@ static void one_key_with_many_documents_leaves_room_for_others(void **state)
     rig_free(c.r);
 }
 
+/* As if so much were known of others that there is room for `left` bytes of documents. */
+static uint64_t leave_bytes(node_core *core, uint64_t left)
+{
+    uint64_t others = ALL_MESSAGES * core->options.max_message_bytes - core->document_bytes - left;
+    core->document_bytes += others;
+    return others;
+}
+
+/* Of engines that ask for what nobody offers and go, rosters and documents stay for a while. */
+static void what_asks_keep_of_who_is_gone_is_its_own(void **state)
+{
+    (void)state;
+    crowd c = begin_crowd(true, 32);
+    node_core *core = c.r->nodes[c.at].core;
+    size_t a = honest_one(&c, "an-honest-decode-engine-with-a-long-name");
+    expect_connected(c.r, a);
+    c.r->nodes[c.at].hold = true;
+    assert_int_equal(rig_offer(c.r, c.at, "t", 5, TOKENS, KVFERRY_READY), KVFERRY_OK);
+    assert_int_equal(rig_ask(c.r, a, "t", c.at, 1, TOKENS), KVFERRY_OK);
+    uint64_t before = core->document_bytes;
+    assert_string_equal(comes(&c, true), "");
+    uint64_t one = core->document_bytes - before, others = leave_bytes(core, 4 * one);
+    for (int i = 0; i < 4; i++)
+        assert_string_equal(comes(&c, true), "");
+    assert_int_equal(targets_of(&c, EVIL_KEY), 0);
+    for (int i = 0; i < 4; i++)
+        assert_string_equal(comes(&c, true), "too_many_documents");
+    assert_int_equal(targets_of(&c, c.r->nodes[a].key), 1);
+    size_t b = honest_one(&c, "another-honest-decode-engine-with-a-long-name");
+    expect_connected(c.r, b);
+    assert_int_equal(core->early_count, 3); /* of five */
+    rig_finish(c.r, c.at, KVFERRY_OK);
+    rig_expect_done(c.r, a, "t");
+    core->document_bytes -= others;
+    rig_free(c.r);
+}
+
+static void who_is_in_a_transfer_keeps_its_roster(void **state)
+{
+    (void)state;
+    crowd c = begin_crowd(true, 32);
+    node_core *core = c.r->nodes[c.at].core;
+    size_t a = honest_one(&c, "an-honest-decode-engine-with-a-long-name");
+    expect_connected(c.r, a);
+    c.key = c.r->nodes[a].key;
+    c.r->nodes[c.at].hold = true;
+    assert_int_equal(rig_offer(c.r, c.at, "t", 5, TOKENS, KVFERRY_READY), KVFERRY_OK);
+    assert_int_equal(rig_ask(c.r, a, "t", c.at, 1, TOKENS), KVFERRY_OK);
+    for (int i = 0; i < 3; i++)
+        assert_string_equal(one_comes(&c), "");
+    uint64_t others = leave_bytes(core, 0);
+    c.key = EVIL_KEY;
+    assert_string_equal(one_comes(&c), "");
+    assert_string_equal(one_comes(&c), "");
+    for (int i = 0; i < 4; i++)
+        assert_string_equal(one_comes(&c), "too_many_documents");
+    assert_int_equal(targets_of(&c, EVIL_KEY), 2);
+    assert_int_equal(targets_of(&c, c.r->nodes[a].key), 2);
+    rig_finish(c.r, c.at, KVFERRY_OK);
+    rig_expect_done(c.r, a, "t");
+    core->document_bytes -= others;
+    rig_free(c.r);
+}
+
+static void who_would_not_fit_displaces_nobody(void **state)
+{
+    (void)state;
+    crowd c = begin_crowd(true, 32);
+    node_core *core = c.r->nodes[c.at].core;
+    size_t others = ALL_MEMBERS - 60 - core->roster_members;
+    core->roster_members += others;
+    assert_string_equal(great_roster_comes(&c, 30), "");
+    assert_string_equal(great_roster_comes(&c, 30), "");
+    c.key = "0000000000000000000000000000000000000000000000000000000000000bad";
+    assert_string_equal(great_roster_comes(&c, 50), "too_many_workers");
+    assert_int_equal(targets_of(&c, EVIL_KEY), 2);
+    assert_string_equal(great_roster_comes(&c, 30), "");
+    assert_int_equal(targets_of(&c, EVIL_KEY), 1);
+    core->roster_members -= others;
+    rig_free(c.r);
+}
+
+/* Of a key, whatever connection they come over. */
+static void documents_over_another_link_are_of_their_key(void **state)
+{
+    (void)state;
+    for (int other = 0; other < 2; other++) {
+        crowd c = begin_crowd(true, 32);
+        node_core *core = c.r->nodes[c.at].core;
+        size_t a = honest_one(&c, "an-honest-decode-engine-with-a-long-name");
+        expect_connected(c.r, a);
+        assert_string_equal(one_comes(&c), "");
+        uint64_t others = leave_bytes(core, 0);
+        char name[WIRE_INCARNATION_TEXT], address[128];
+        liar l = make_liar(c.r, c.at, "e2");
+        name_one(&l, 77, name, address);
+        set_roster(&l, kvferry_layout_worker(l.layout));
+        tell(&l, hello_of(WIRE_HELLO, &l.roster));
+        expect_answer(&l, WIRE_GET, "");
+        l.link += other ? 1000 : 0; /* of nobody that said hello */
+        say_documents(&l, l.document, l.document_size);
+        expect_answer(&l, other ? WIRE_ERROR : WIRE_WELCOME, "too_many_documents");
+        assert_int_equal(targets_of(&c, c.r->nodes[a].key), 1);
+        end_liar(&l);
+        core->document_bytes -= others;
+        rig_free(c.r);
+    }
+}
+
+/* One that was greeted by the first worker of its engine. */
+static void a_worker_without_room_says_so(void **state)
+{
+    (void)state;
+    rig *r = rig_create();
+    r->keyed = true;
+    size_t p = rig_engine(r, "prefill", 2, 1), d = rig_engine(r, "decode", 1, 1);
+    rig_wait(r, 2 * RIG_RETRY_MS);
+    node_core *second = r->nodes[p + 1].core;
+    uint64_t others = leave_bytes(second, 0);
+    connect_to(r, d, p);
+    rig_expect(r, d, KVFERRY_EVENT_DISCONNECTED, NULL, KVFERRY_OUTCOME_FAILED, "too_many_documents");
+    assert_int_equal(refused_at(r, p + 1, "too_many_documents"), 1);
+    assert_null(second->targets);
+    second->document_bytes -= others;
+    rig_free(r);
+}
+
+/* Without keys a worker that is asked has the share of its host. */
+static void a_host_that_is_asked_has_one_share(void **state)
+{
+    (void)state;
+    crowd c = begin_crowd(false, PLACES);
+    c.place = "127.0.0.1";
+    size_t source = rig_engine(c.r, "source", 1, 1);
+    for (size_t i = 0; i < PLACES; i++)
+        assert_string_equal(one_comes(&c), "");
+    connect_to(c.r, c.at, source);
+    rig_expect(c.r, c.at, KVFERRY_EVENT_DISCONNECTED, NULL, KVFERRY_OUTCOME_FAILED, "too_many_peers");
+    assert_int_equal(targets_of(&c, ""), PLACES);
+    node_core *core = c.r->nodes[c.at].core;
+    static const char *const same[][2] = {{"tcp://192.0.2.1:5", "192.0.2.1"}, {"tcp://[2001:DB8::1]:5", "2001:db8::1"}};
+    for (size_t i = 0; i < 2; i++) {
+        core_holder *holder = core_holder_get(core, core_share_who_at(core, same[i][0]));
+        assert_ptr_equal(core_holder_get(core, same[i][1]), holder);
+        core_holder_release(core, holder);
+        core_holder_release(core, holder);
+    }
+    rig_free(c.r);
+}
+
 static void one_key_that_restarts_does_not_make_others_be_forgotten(void **state)
 {
     (void)state;
@@ -301,6 +462,12 @@ int main(void)
         cmocka_unit_test(one_key_with_great_rosters_leaves_room_for_others),
         cmocka_unit_test(a_roster_for_which_there_is_no_room_takes_none),
         cmocka_unit_test(one_key_with_many_documents_leaves_room_for_others),
+        cmocka_unit_test(what_asks_keep_of_who_is_gone_is_its_own),
+        cmocka_unit_test(who_is_in_a_transfer_keeps_its_roster),
+        cmocka_unit_test(who_would_not_fit_displaces_nobody),
+        cmocka_unit_test(documents_over_another_link_are_of_their_key),
+        cmocka_unit_test(a_worker_without_room_says_so),
+        cmocka_unit_test(a_host_that_is_asked_has_one_share),
         cmocka_unit_test(one_key_that_restarts_does_not_make_others_be_forgotten),
         cmocka_unit_test(a_document_draws_no_great_get),
     };

@@ -245,7 +245,7 @@ void core_source_died(node_core *core, core_source *source, bool lingers, const 
     if (source->dead)
         return;
     source->dead = true;
-    core_tombstone_add(core, core_address_key(source->address), source->incarnation, true);
+    core_tombstone_add(core, core_share_who_at(core, source->address), source->incarnation, true);
     core_log(core, KVFERRY_LOG_WARNING, "%s, at %s: dead, %s: %s", words_of(source), source->address, code,
              why);
     if (source->line)

@@ -290,6 +290,22 @@ static void drop_early(node_core *core)
     forget(core, oldest);
 }
 
+bool core_supply_is_loose(const core_supply *offer)
+{
+    return offer->state == CORE_SUPPLY_EARLY && !offer->expected;
+}
+
+void core_supplies_forget(node_core *core, const core_roster *roster, const char *code, const char *text)
+{
+    core_supply *offer, *next;
+    HASH_ITER(hh, core->offers, offer, next) {
+        if (!core_supply_is_loose(offer) || !offer->pairing || offer->pairing->target != roster)
+            continue;
+        settle_all(core, offer, WIRE_FAILED, code, text, NULL);
+        forget(core, offer);
+    }
+}
+
 /* A record of what was not offered yet. */
 static core_supply *make_early(node_core *core, const char *id, bool expected, core_target *target)
 {

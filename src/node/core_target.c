@@ -34,17 +34,6 @@ static void leave_line(core_line *line)
     line->user = NULL;
 }
 
-/* `roster`: in use for it; NULL: none any more. */
-static void set_roster(node_core *core, core_target *target, core_roster *roster)
-{
-    if (roster)
-        roster->targets++;
-    if (target->roster)
-        target->roster->targets--;
-    core_roster_release(core, target->roster);
-    target->roster = roster;
-}
-
 static void free_target(node_core *core, core_target *target)
 {
     core_line *line;
@@ -58,7 +47,7 @@ static void free_target(node_core *core, core_target *target)
     core->statistics.peers -= target->welcomed;
     core_timer_end(core, &target->timer);
     core_pairing_release(core, target->pairing);
-    set_roster(core, target, NULL);
+    core_roster_release(core, target->roster);
     core_holder_release(core, target->holder);
     free(target->binding);
     free(target);
@@ -181,8 +170,7 @@ static void join(node_core *core, core_target *target, core_line *line)
     }
 }
 
-/* It shook hands, but cannot be served. */
-static void turn_away(node_core *core, core_target *target, const kvferry_report *reasons, const char *text)
+void core_target_turn_away(node_core *core, core_target *target, const kvferry_report *reasons, const char *text)
 {
     core_refused(core, target->engine_id, core_who(target->incarnation, target->line ? target->line->address : ""),
                  reasons);
@@ -191,13 +179,12 @@ static void turn_away(node_core *core, core_target *target, const kvferry_report
     core_target_lost(core, target, core_reasons_code(reasons, "no_memory"), text);
 }
 
-void core_target_displaced(node_core *core, core_target *target, core_kept what)
+void core_target_displaced(node_core *core, core_target *target, core_kept what, const char *text)
 {
-    static const char text[] = "others come, and no key has more than its own";
     kvferry_report *reasons = NULL;
     if (kvferry_report_create(&reasons) == KVFERRY_OK) {
         core_share_report(core, what, reasons);
-        turn_away(core, target, reasons, text);
+        core_target_turn_away(core, target, reasons, text);
         kvferry_report_free(reasons);
     } else {
         core_target_lost(core, target, "no_memory", text);
@@ -215,7 +202,7 @@ static void welcome(node_core *core, core_target *target)
     if (status != KVFERRY_OK)
         return;
     if (pairing->refusal) {
-        turn_away(core, target, pairing->refusal, "its caches do not fit");
+        core_target_turn_away(core, target, pairing->refusal, "its caches do not fit");
         core_pairing_release(core, pairing);
         return;
     }
@@ -383,7 +370,7 @@ static kvferry_status check_hello(node_core *core, const char *key, const wire_m
         core_share_report(core, CORE_KEPT_PEERS, report);
         status = KVFERRY_REFUSED;
     } else if (!found) {
-        status = core_roster_make(core, key, &hello->roster, &found, report);
+        status = core_roster_make(core, core_share_who(core, key), &hello->roster, &found, report);
     }
     if (status == KVFERRY_OK)
         *roster = found;
@@ -416,12 +403,15 @@ static void accept(node_core *core, core_link link, const char *key, const wire_
     }
     join(core, target, line);
     target->knows = *message->body.hello.expects != 0;
-    set_roster(core, target, roster);
-    core_share_settle(core, CORE_KEPT_PEERS, target->holder->name);
-    if (!core_share_settle(core, CORE_KEPT_MEMBERS, target->holder->name)) {
-        core_target_displaced(core, target, CORE_KEPT_MEMBERS);
+    core_roster_release(core, target->roster);
+    target->roster = roster;
+    core_share_settle(core, CORE_KEPT_PEERS, core_share_who(core, key));
+    bool settled = core_share_settle(core, CORE_KEPT_MEMBERS, core_share_who(core, key));
+    target = core_target_find(core, message->sender); /* its roster may be of another key, and go */
+    if (target && !settled)
+        core_target_displaced(core, target, CORE_KEPT_MEMBERS, "there is no room for its engine's workers");
+    if (!target || !settled)
         return;
-    }
     target->waits = roster->missing != 0;
     if (!target->waits)
         welcome(core, target);
@@ -476,7 +466,7 @@ void core_peer_refused(node_core *core, uint64_t peer, kvferry_status status, co
                               ? NULL
                               : core_reason(status == KVFERRY_NO_MEMORY ? "no_memory" : "peer_lost", NULL, NULL,
                                             kvferry_status_describe(status));
-    turn_away(core, channel->target, own ? own : report, "the transfer engine does not reach it");
+    core_target_turn_away(core, channel->target, own ? own : report, "the transfer engine does not reach it");
     kvferry_report_free(own);
 }
 
