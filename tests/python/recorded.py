@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from conftest import SOURCE
 
 from kvferry.layout import Worker
-from kvferry.vllm._facts import LayerFacts, ModelFacts, View, _is_draft, identity_of
+from kvferry.vllm._facts import LayerFacts, ModelFacts, View, identity_of, is_draft
 
 VECTORS = SOURCE / "tests" / "vectors"
 ITEM_BYTES = {"bfloat16": 2, "float32": 4, "uint8": 1, "float8_e4m3fn": 1, "int8": 1}
@@ -155,7 +155,7 @@ class Case:
                     kernel_sizes=tuple(getattr(spec, "kernel_sizes", ())),
                     isa="vec" if spec.backend == "CPU_ATTN" else "",
                     kv_heads=heads,
-                    draft=_is_draft(name, None, vllm_config),
+                    draft=is_draft(name, None, vllm_config),
                 )
                 for name, spec in self.specs_by_layer.items()
             },

@@ -85,6 +85,26 @@ def test_decode_of_attention_asks_for_all(attention):
     assert consumer(attention).get_num_new_matched_tokens(request(33, decode_params()), 16) == (17, True)
 
 
+@pytest.mark.parametrize("prefill_drafts", [False, True])
+@pytest.mark.parametrize("decode_drafts", [False, True])
+def test_a_window_of_draft_layers_does_not_move_the_boundary(prefill_drafts, decode_drafts):
+    """Also where one side only drafts: what is asked for is what is offered."""
+    window = SlidingWindowSpec(block_size=16, num_kv_heads=2, head_size=8, dtype=torch.bfloat16, sliding_window=32)
+
+    def side(role, drafts):
+        config = engine(role)
+        config.speculative_config = SimpleNamespace() if drafts else None
+        config.model_config = SimpleNamespace(get_total_num_hidden_layers=lambda: 1)
+        return Scheduler(config, cache_config(ATTENTION, *[window] * drafts))
+
+    prefill, decode = side("kv_producer", prefill_drafts), side("kv_consumer", decode_drafts)
+    one, other = request(33, prefill_params()), request(33, decode_params())
+    prefill.on_new_request(one)
+    decode.on_new_request(other)
+    assert one.num_prompt_tokens == 33
+    assert decode.get_num_new_matched_tokens(other, 0) == (33, True)
+
+
 # --- what is asked for -----------------------------------------------------------------------------------
 
 

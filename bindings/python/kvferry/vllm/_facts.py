@@ -124,7 +124,8 @@ def layer_index(name: str) -> int | None:
     return int(numbers[0]) if len(numbers) == 1 else None
 
 
-def _is_draft(name: str, module: Any, vllm_config: Any) -> bool:
+def is_draft(name: str, module: Any, vllm_config: Any) -> bool:
+    """Whether a layer drafts, by its module, or, where there is none, by its name."""
     if getattr(module, "is_draft_layer", False):
         return True
     if getattr(vllm_config, "speculative_config", None) is None:
@@ -164,7 +165,7 @@ def layer_facts(name: str, module: Any, spec: Any, vllm_config: Any) -> LayerFac
         sizes: Sequence[Any] = backend.get_supported_kernel_block_sizes(spec)
         if all(isinstance(size, int) for size in sizes):
             kernel_sizes = tuple(sizes)
-    draft = _is_draft(name, module, vllm_config)
+    draft = is_draft(name, module, vllm_config)
     return LayerFacts(
         backend=backend.get_name(),
         kernel_sizes=kernel_sizes,

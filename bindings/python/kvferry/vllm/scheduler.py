@@ -16,6 +16,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadat
 from vllm.logger import init_logger
 from vllm.v1.request import RequestStatus
 
+from kvferry.vllm._facts import is_draft
 from kvferry.vllm._options import options_of
 from kvferry.vllm._params import Claims
 from kvferry.vllm._streams import KINDS, PAGED, STATE
@@ -102,14 +103,17 @@ def _replays(kv_cache_config: KVCacheConfig) -> bool:
     return any(getattr(group.kv_cache_spec, "prefix_replay_tokens", 0) for group in kv_cache_config.kv_cache_groups)
 
 
-def leaves_last(kv_cache_config: KVCacheConfig) -> bool:
+def leaves_last(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> bool:
     """Whether the last prompt element is left to the decode side, which computes it in any case: where a request
     has a state or a ring, which is valid at one position only; and where it has a window, which after the last
     element lacks the first token that this element itself reads. (A bounded replay lays its window out for that
-    element, too.)"""
-    specs = [spec for group in kv_cache_config.transfer_groups for spec in layer_specs(group).values()]
+    element, too.) Both sides have to find the same, also where one drafts and the other does not: a window of draft
+    layers does not count, and may cost a draft."""
+    specs = {name: spec for group in kv_cache_config.transfer_groups for name, spec in layer_specs(group).items()}
     return _replays(kv_cache_config) or any(
-        KINDS[type(spec).__name__] != PAGED or getattr(spec, "sliding_window", None) for spec in specs
+        KINDS[type(spec).__name__] != PAGED
+        or (getattr(spec, "sliding_window", None) and not is_draft(name, None, vllm_config))
+        for name, spec in specs.items()
     )
 
 
@@ -129,7 +133,7 @@ class Scheduler:
         self._decode = Claims(
             config.is_kv_consumer, config.kv_role, ("transfer_id", "remote_engine_id", "remote_bootstrap_addr")
         )
-        self._leaves_last = leaves_last(kv_cache_config)
+        self._leaves_last = leaves_last(vllm_config, kv_cache_config)
         # vLLM wraps the specs of a group whose layers differ; they are of one kind, and share its blocks.
         self._groups = [
             (next(iter(layer_specs(group).values())), group.kv_cache_spec.block_size)
