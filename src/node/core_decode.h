@@ -31,6 +31,7 @@ struct core_engine {
     core_pairing *pairing;
     core_source **sources; /* by index in the roster; NULL: not asked */
     core_event *event;     /* made before it is needed */
+    kvferry_report *trouble; /* why the last question for addresses got no answer; NULL: none was asked in vain */
     core_request *requests; /* that wait for it */
     core_engine *prev, *next;
 };

@@ -67,6 +67,7 @@ void core_engine_free(node_core *core, core_engine *engine)
     free_addresses(engine);
     core_timer_end(core, &engine->timer);
     core_event_discard(engine->event);
+    kvferry_report_free(engine->trouble);
     free(engine->where);
     free(engine);
 }
@@ -150,6 +151,10 @@ static const char *const waits_for[] = {"the own engine is not complete", "no ad
 static void on_time(node_core *core, void *owner)
 {
     core_engine *engine = owner;
+    if (core->now >= engine->deadline && engine->state == CORE_ENGINE_RESOLVES && engine->trouble) {
+        core_engine_fail(core, engine, engine->trouble);
+        return;
+    }
     if (core->now >= engine->deadline) {
         core_engine_fail_with(core, engine, "connect_timeout", "a handshake within connect_ms",
                               waits_for[engine->state],
@@ -212,6 +217,15 @@ static void resolve(node_core *core, core_engine *engine)
     core_timer_set(core, &engine->timer, engine->deadline);
 }
 
+/* Why there was no answer, for the case that none comes in time. */
+static void keep_trouble(core_engine *engine, const kvferry_report *report)
+{
+    kvferry_report_free(engine->trouble);
+    engine->trouble = NULL;
+    if (kvferry_report_count(report) && kvferry_report_create(&engine->trouble) == KVFERRY_OK)
+        core_reasons_copy(engine->trouble, report, WIRE_MAX_REASONS);
+}
+
 void core_resolved(node_core *core, uint64_t query, kvferry_status status, const char *engine_id,
                    const char *const *addresses, size_t count, const kvferry_report *report, uint64_t now)
 {
@@ -223,6 +237,11 @@ void core_resolved(node_core *core, uint64_t query, kvferry_status status, const
     }
     if (!engine)
         return;
+    if (status == KVFERRY_BUSY) {
+        keep_trouble(engine, report);
+        wait_retry(core, engine);
+        return;
+    }
     if (status != KVFERRY_OK || !count) {
         if (kvferry_report_count(report))
             core_engine_fail(core, engine, report);

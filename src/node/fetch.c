@@ -78,6 +78,13 @@ static kvferry_status failed(const char *url, const char *expected, const char *
     return KVFERRY_IO;
 }
 
+/* The server has too much to do, or goes: another try may find it well. But where nobody listens, nobody is. */
+static bool is_passing(CURLcode code)
+{
+    return code == CURLE_GOT_NOTHING || code == CURLE_RECV_ERROR || code == CURLE_SEND_ERROR ||
+           code == CURLE_PARTIAL_FILE || code == CURLE_OPERATION_TIMEDOUT;
+}
+
 static kvferry_status perform(CURL *curl, const char *url, fetch_job *job, kvferry_report *report)
 {
     long code = 0;
@@ -88,8 +95,10 @@ static kvferry_status perform(CURL *curl, const char *url, fetch_job *job, kvfer
         return failed(url, base_format("at most %zu bytes", job->maximum), "more", report);
     if (result == CURLE_OUT_OF_MEMORY)
         return KVFERRY_NO_MEMORY;
-    if (result != CURLE_OK)
-        return failed(url, "an answer", curl_easy_strerror(result), report);
+    if (result != CURLE_OK) {
+        kvferry_status status = failed(url, "an answer", curl_easy_strerror(result), report);
+        return is_passing(result) ? KVFERRY_BUSY : status;
+    }
     curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &code);
     if (code != 200) {
         char found[640]; /* with the server's own words: what it expected */

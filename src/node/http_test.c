@@ -7,6 +7,7 @@
 #include <poll.h>
 #include <stdatomic.h>
 #include <sys/eventfd.h>
+#include <time.h>
 
 #include "node/fetch.h"
 #include "node/resolve.h"
@@ -369,6 +370,32 @@ static void test_files_and_what_is_not_there(void **state)
     close(wake);
 }
 
+/* More come from one address at once than may be there; each gets its answer by another try. */
+static void test_who_gets_no_answer_may_ask_again(void **state)
+{
+    (void)state;
+    enum { MANY = 80 };
+    const struct timespec pause = {.tv_nsec = 10000000};
+    rig r;
+    int silent[MANY];
+    char *text;
+    begin(&r, true, "127.0.0.1");
+    for (int i = 0; i < MANY; i++)
+        silent[i] = connect_from(&r, 1);
+    assert_int_equal(fetch(&r, "/query", NULL, &text), KVFERRY_BUSY);
+    for (int i = 0; i < MANY; i++)
+        close(silent[i]);
+    kvferry_status status = KVFERRY_BUSY;
+    for (int i = 0; i < 1000 && status == KVFERRY_BUSY; i++) {
+        nanosleep(&pause, NULL);
+        status = fetch(&r, "/query", NULL, &text);
+    }
+    assert_int_equal(status, KVFERRY_OK);
+    free(text);
+    assert_int_equal(fetch(&r, "/nothing", NULL, &text), KVFERRY_IO);
+    node_http_close(r.http);
+}
+
 static void test_a_server_that_hangs_does_not_hold_up_the_end(void **state)
 {
     (void)state;
@@ -401,6 +428,7 @@ int main(void)
         cmocka_unit_test(test_bad_requests_are_answered),
         cmocka_unit_test(test_the_leader_is_found),
         cmocka_unit_test(test_files_and_what_is_not_there),
+        cmocka_unit_test(test_who_gets_no_answer_may_ask_again),
         cmocka_unit_test(test_a_server_that_hangs_does_not_hold_up_the_end),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);

@@ -36,7 +36,7 @@ kvferry_status node_resolver_name(node_resolver *resolver, uint64_t link,
 void node_resolver_forget(node_resolver *resolver, uint64_t link);
 
 typedef enum node_answer_kind {
-    NODE_ANSWER_QUERY,  /* id, status, engine_id, addresses */
+    NODE_ANSWER_QUERY,  /* id, status (KVFERRY_BUSY: ask again), engine_id, addresses */
     NODE_ANSWER_NAME,   /* id, status, address, detail */
     NODE_ANSWER_LEADER, /* leader: another than before */
     NODE_ANSWER_TROUBLE /* detail: for the log */
