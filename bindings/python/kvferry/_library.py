@@ -16,7 +16,7 @@ from typing import Any
 INTERFACE = (0, 1)
 
 OK, REFUSED, INVALID, MALFORMED, NO_MEMORY, NO_SPACE, NOT_FOUND, UNSUPPORTED, BUSY, TIMEOUT = range(10)
-ENGINE = 13
+PEER_LOST, ENGINE = 11, 13
 
 
 class CWorker(ctypes.Structure):

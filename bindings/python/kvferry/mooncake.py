@@ -23,7 +23,7 @@ from typing import Any
 
 from kvferry import _library
 from kvferry._address import with_port
-from kvferry._library import BUSY, ENGINE, NO_SPACE, OK, CEngineOptions
+from kvferry._library import BUSY, ENGINE, NO_SPACE, OK, PEER_LOST, CEngineOptions
 from kvferry.report import Error, Report
 
 NAME = "mooncake-python"
@@ -101,6 +101,7 @@ class _Peer:
         self.session = session
         self.thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="kvferry-mooncake")
         self.running: set[Future[None]] = set()
+        self.lost = False
 
     def close(self) -> None:
         """What was begun cannot be stopped: waits for it."""
@@ -117,7 +118,7 @@ class _Engine:
         if self._engine.initialize(host, "P2PHANDSHAKE", transport or "tcp", devices) != 0:
             raise RuntimeError(f"TransferEngine.initialize({host!r}, 'P2PHANDSHAKE', {transport or 'tcp'!r}) failed")
         self.session = with_port(host, self._engine.get_rpc_port()).encode()
-        self._ended: queue.SimpleQueue[tuple[Any, int, int, bytes | None]] = queue.SimpleQueue()
+        self._ended: queue.SimpleQueue[tuple[_Peer, Any, int, int, bytes | None]] = queue.SimpleQueue()
         self.wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.peers: dict[int, _Peer] = {}
         self.segments: dict[int, int] = {}
@@ -137,29 +138,30 @@ class _Engine:
         self._engine.unregister_memory(address)
 
     def submit(self, peer: _Peer, write: bool, copies: list[tuple[int, int, int]], end: Any, batch: int) -> None:
-        future = peer.thread.submit(self._move, peer.session, write, copies, end, batch)
+        future = peer.thread.submit(self._move, peer, write, copies, end, batch)
         peer.running.add(future)
         future.add_done_callback(peer.running.discard)
 
-    def _move(self, session: str, write: bool, copies: list[tuple[int, int, int]], end: Any, batch: int) -> None:
+    def _move(self, peer: _Peer, write: bool, copies: list[tuple[int, int, int]], end: Any, batch: int) -> None:
         begin = self._engine.batch_transfer_async_write if write else self._engine.batch_transfer_async_read
         begun: list[int] = []
-        words = ""
+        words, failure = "", PEER_LOST  # a failed copy does not say why: the connection is in doubt
         try:
             # One at a time: of what was begun together the wheel tells only how the first one is.
             for local, remote, size in copies:
-                number = begin(session, [local], [remote], [size])
+                number = begin(peer.session, [local], [remote], [size])
                 if number in _NOT_BEGUN:
                     words = ": not all could be begun"
                     break
                 begun.append(number)
         except Exception as error:
-            words = f": {error}"
+            words, failure = f": {error}", ENGINE
         failed = len(copies) - sum(self._wait(number) for number in begun)
         status, detail = OK, None
         if failed:
-            status, detail = ENGINE, f"Mooncake: {failed} of {len(copies)} copies with {session} failed{words}".encode()
-        self._ended.put((end, batch, status, detail))
+            said = f"Mooncake: {failed} of {len(copies)} copies with {peer.session} failed{words}"
+            status, detail = failure, said.encode(errors="replace")
+        self._ended.put((peer, end, batch, status, detail))
         os.eventfd_write(self.wake, 1)
 
     def _wait(self, number: int) -> bool:
@@ -179,7 +181,8 @@ class _Engine:
             os.eventfd_read(self.wake)
         active = False
         while not self._ended.empty():
-            end, batch, status, detail = self._ended.get()
+            peer, end, batch, status, detail = self._ended.get()
+            peer.lost |= status == PEER_LOST
             end(batch, status, detail)
             active = True
         return active
@@ -288,7 +291,7 @@ def _segment_import(self: int, peer: int, data: int, size: int, out: Any, report
 
 
 def _peer_lost(self: int, peer: int) -> bool:
-    return False
+    return _engines[self].peers[peer].lost
 
 
 def _peer_busy(self: int, peer: int) -> bool:
@@ -304,6 +307,8 @@ def _submit(
     self: int, peer: int, direction: int, copies: Any, count: int, end: Any, batch: int, report: int | None
 ) -> int:
     engine = _engines[self]
+    if engine.peers[peer].lost:
+        return PEER_LOST
     listed = [(copies[at].local, copies[at].remote, copies[at].bytes) for at in range(count)]
     # The function pointer is the library's and stays; the object around it is only valid in this call.
     ended = _BatchEnd(ctypes.cast(end, c_void_p).value or 0)

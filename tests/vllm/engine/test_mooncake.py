@@ -10,7 +10,7 @@ import pytest
 from kvferry import _library, mooncake
 from kvferry.report import Error, Report, reasons_of
 
-OK, BUSY, OUT_OF_RANGE, ENGINE = 0, 8, 12, 13
+OK, BUSY, PEER_LOST, OUT_OF_RANGE = 0, 8, 11, 12
 WRITE, READ = 0, 1
 SIZE = 8 << 20
 
@@ -136,7 +136,7 @@ def test_a_peer_that_is_gone_is_an_error_with_its_name(library):
     library.kvferry_engine_close(there.engine)
     there.memory = None
     status, done, detail = here.move(peer, WRITE, copies_of(4, 1000))
-    assert (status, done) == (ENGINE, 0)
+    assert (status, done) == (PEER_LOST, 0)
     assert "Mooncake" in detail
     library.kvferry_peer_close(peer)
     library.kvferry_engine_close(here.engine)
@@ -162,7 +162,7 @@ class Late:
         return self.answers[number].pop()
 
 
-@pytest.mark.parametrize(("count", "status"), [(3, OK), (4, ENGINE)])
+@pytest.mark.parametrize(("count", "status"), [(3, OK), (4, PEER_LOST)])
 def test_a_late_copy_is_not_over_and_one_that_cannot_be_begun_fails(monkeypatch, count, status):
     monkeypatch.setattr("mooncake.engine.TransferEngine", Late)
     engine = mooncake._Engine("", "", "127.0.0.1")
@@ -174,7 +174,7 @@ def test_a_late_copy_is_not_over_and_one_that_cannot_be_begun_fails(monkeypatch,
     engine.close()
     assert [end[:2] for end in ends] == [(7, status)]
     assert engine._engine.answers == {number: [] if number <= 3 else [1, -2, 0, -2] for number in range(1, count + 1)}
-    if status == ENGINE:
+    if status == PEER_LOST:
         assert ends[0][2] == b"Mooncake: 1 of 4 copies with there:1 failed: not all could be begun"
 
 

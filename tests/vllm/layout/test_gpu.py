@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """python -m kvferry.vllm.layout --gpu: recorded cases of GPUs, by vLLM's own code where no GPU is.
 
-The library derives these cases (tests/vectors); here the installed vLLM does it again.
+The library derives these cases (tests/vectors); here the installed vLLM does it again. Not those with FlashInfer
+(`-fi`): vLLM takes its backends where the package `flashinfer` is installed, which the stand-in does not pretend.
+tests/python/test_vllm_recorded.py has what vLLM said with it.
 """
 
 import json
