@@ -84,7 +84,9 @@ static void take_reasons(tool_reasons *reasons, word *w)
                                        .message = kvferry_status_describe(w->status)};
         tool_reasons_add(reasons, &reason);
     }
-    tool_reasons_take(reasons, w->report, w->address);
+    const kvferry_reason *first = kvferry_report_get(w->report, 0);
+    bool placed = first && strcmp(first->place, w->address) == 0;
+    tool_reasons_take(reasons, w->report, placed ? NULL : w->address);
 }
 
 static json_t *describe(const word *w)

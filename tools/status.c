@@ -15,7 +15,7 @@ typedef struct arguments {
 static int parse(int argc, char **argv, arguments *given)
 {
     const tool_option options[] = {
-        {"key", 'k', TOOL_STRING, &given->key, "FILE", "a key pair that the node allows", 0, 0},
+        {"key", 'k', TOOL_STRING, &given->key, "FILE", "a key pair that the node allows, or its own", 0, 0},
         {"timeout", 0, TOOL_NUMBER, &given->timeout, "SECONDS", "how long to wait (default 5)", 1, 86400},
     };
     const tool_usage usage = {
