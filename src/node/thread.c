@@ -3,6 +3,7 @@
  * for. */
 #include <errno.h>
 #include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -100,8 +101,10 @@ static void take_answer(kvferry_node *node, node_answer *answer, uint64_t now)
                       answer->count, answer->report, now);
         break;
     case NODE_ANSWER_NAME:
+        node_leave(node); /* the list of allowed keys may be read */
         node_links_named(node->links, answer->id,
                          answer->status == KVFERRY_OK ? &answer->address : NULL, answer->detail);
+        enter(node);
         break;
     case NODE_ANSWER_LEADER:
         if (answer->leader)
@@ -131,12 +134,17 @@ static const char *first_reason(const kvferry_report *report, kvferry_status sta
 
 static void open_link(kvferry_node *node, const core_effect *effect)
 {
+    const core_link link = effect->link;
+    char text[WIRE_MAX_ADDRESS + 1]; /* the core's own may move while the lock is not held */
     node_address address;
-    if (node_links_open(node->links, effect->link, effect->address, &address) !=
-        NODE_LINKS_NEEDS_NAME)
+    snprintf(text, sizeof(text), "%s", effect->address);
+    node_leave(node); /* the list of allowed keys may be read */
+    node_links_opening opening = node_links_open(node->links, link, text, &address);
+    enter(node);
+    if (opening != NODE_LINKS_NEEDS_NAME)
         return;
-    if (!node->resolver || node_resolver_name(node->resolver, effect->link, &address) != KVFERRY_OK)
-        node_links_named(node->links, effect->link, NULL, "no memory to look the name up");
+    if (!node->resolver || node_resolver_name(node->resolver, link, &address) != KVFERRY_OK)
+        node_links_named(node->links, link, NULL, "no memory to look the name up");
 }
 
 static void resolve(kvferry_node *node, const core_effect *effect)

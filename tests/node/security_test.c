@@ -1,5 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Who may talk to a node, and where it may be talked to. */
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/stat.h>
+
 #include "nodes.h"
 
 #include "node/scratch_test.h"
@@ -107,6 +112,59 @@ static void test_keys_that_are_not_allowed(void **state)
     worker_close(&decode);
     worker_close(&other);
     worker_close(&stranger);
+    worker_close(&prefill);
+}
+
+/* A list of keys that cannot be looked at for a while, as on a file system that does not answer. */
+static struct {
+    atomic_bool on, reached, open, done, freed;
+} stuck;
+
+/* Instead of the C library's own. */
+int stat(const char *restrict path, struct stat *restrict about)
+{
+    if (atomic_load(&stuck.on) && strstr(path, "stuck.allowed")) {
+        atomic_store(&stuck.reached, true);
+        while (!atomic_load(&stuck.open))
+            usleep(1000);
+    }
+    return fstatat(AT_FDCWD, path, about, 0);
+}
+
+/* Calls that wait for the list are freed after a while. */
+static void *free_calls(void *context)
+{
+    for (int i = 0; i < 100 && !atomic_load(&stuck.done); i++)
+        usleep(100000);
+    atomic_store(&stuck.freed, !atomic_load(&stuck.done));
+    atomic_store(&stuck.open, true);
+    return context;
+}
+
+static void test_calls_do_not_wait_for_the_list_of_keys(void **state)
+{
+    (void)state;
+    worker prefill, decode;
+    pthread_t thread;
+    char *text;
+    size_t size;
+    allow("stuck.allowed", "p.pub");
+    open_with_keys(&prefill, &prefill_shape, "p", "p.allowed");
+    open_with_keys(&decode, &decode_shape, "d", "stuck.allowed");
+    atomic_store(&stuck.on, true);
+    MUST(kvferry_node_connect(decode.node, "p", kvferry_node_address(prefill.node), report));
+    while (!atomic_load(&stuck.reached))
+        usleep(1000);
+    assert_int_equal(pthread_create(&thread, NULL, free_calls, NULL), 0);
+    MUST(kvferry_node_status(decode.node, &text, &size));
+    kvferry_free(text);
+    atomic_store(&stuck.done, true);
+    pthread_join(thread, NULL);
+    assert_false(atomic_load(&stuck.freed));
+    kvferry_event *event = await_event(&decode, KVFERRY_EVENT_CONNECTED, "");
+    assert_non_null(event);
+    kvferry_event_free(event);
+    worker_close(&decode);
     worker_close(&prefill);
 }
 
@@ -398,6 +456,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_keys_that_fit),
         cmocka_unit_test(test_keys_that_are_not_allowed),
+        cmocka_unit_test(test_calls_do_not_wait_for_the_list_of_keys),
         cmocka_unit_test(test_a_key_that_is_not_the_servers),
         cmocka_unit_test(test_keys_on_one_side_only),
         cmocka_unit_test(test_only_the_own_key_is_the_operators),
