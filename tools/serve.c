@@ -2,6 +2,7 @@
 /* kvferry serve: a decode engine that waits for `kvferry send`, fetches what that offers, and looks at every byte. */
 #include <kvferry/node.h>
 
+#include <errno.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -12,6 +13,8 @@
 #include <unistd.h>
 
 #include "try.h"
+
+enum { MEET_S = 5 }; /* until a sender that connected must have said who it is: others wait */
 
 typedef struct server {
     try_options options;
@@ -241,8 +244,26 @@ static json_t *introduction(server *s)
     return message;
 }
 
+/* Waits for the sender's next word. false: it said nothing for so long, or an interrupt came. */
+static bool hear(const server *s, const client *c, uint64_t seconds)
+{
+    struct pollfd polls[] = {{.fd = c->fd, .events = POLLIN}, {.fd = s->signals, .events = POLLIN}};
+    int limit = seconds < INT32_MAX / 1000 ? (int)seconds * 1000 : -1, count;
+    do
+        count = poll(polls, 2, limit);
+    while (count < 0 && errno == EINTR);
+    if (count == 0)
+        tool_log("%s: it said nothing for %llu s and is not waited for any more", c->name,
+                 (unsigned long long)seconds);
+    return count > 0 && !polls[1].revents;
+}
+
 static int meet(server *s, client *c)
 {
+    uint64_t seconds = s->options.timeout < MEET_S ? s->options.timeout : MEET_S;
+    try_set_patience(c->fd, seconds);
+    if (!hear(s, c, seconds))
+        return TOOL_FAILED;
     json_t *hello = demo_channel_read(c->fd);
     bool ours = strcmp(demo_text(hello, "try"), TRY_PROTOCOL) == 0;
     json_decref(hello);
@@ -252,7 +273,7 @@ static int meet(server *s, client *c)
     }
     if (!demo_channel_write(c->fd, introduction(s)))
         return TOOL_FAILED;
-    c->introduction = demo_channel_read(c->fd);
+    c->introduction = hear(s, c, seconds) ? demo_channel_read(c->fd) : NULL;
     int status = c->introduction ? try_read_introduction(c->introduction, c->name, &c->sources) : TOOL_FAILED;
     if (!c->introduction)
         tool_log("%s: it went away without a request", c->name);
@@ -263,10 +284,10 @@ static int meet(server *s, client *c)
 static void serve_client(server *s, int fd)
 {
     client c = {.fd = fd, .name = try_peer_name(fd)};
-    try_set_patience(fd, s->options.timeout);
     int status = meet(s, &c);
+    try_set_patience(fd, s->options.timeout);
     while (status == TOOL_GO_ON) {
-        json_t *message = demo_channel_read(fd);
+        json_t *message = hear(s, &c, s->options.timeout) ? demo_channel_read(fd) : NULL;
         if (!message)
             break;
         status = do_request(s, &c, message);

@@ -80,6 +80,23 @@ class Try(CommandTest):
         self.assertEqual(status, FINE)
         self.assertEqual(out.count("every byte right"), 4)
 
+    def silent(self, server):
+        host, port = server.address.rsplit(":", 1)
+        connection = socket.create_connection((host.strip("[]"), int(port)))
+        self.addCleanup(connection.close)
+
+    def test_who_says_nothing_holds_up_no_interrupt(self):
+        server = self.serve(*SMALL, "--timeout", "1000")
+        self.silent(server)
+        self.assertEqual(server.interrupt()[0], FINE)
+
+    def test_who_says_nothing_holds_up_nobody_for_long(self):
+        server = self.serve(*SMALL, "--timeout", "1000")
+        self.silent(server)
+        self.assertEqual(self.send_json(FINE, server, *SMALL)["right"], 1)
+        server.interrupt()
+        self.assertRegex("".join(server.said), r"it said nothing for 5 s and is not waited for any more")
+
     def test_states_over_stages(self):
         model = ("--model", "Qwen3.5-35B-A3B", "--blocks", "6")
         server = self.serve(*model, "--topology", "tp2", "--once", "--verify", "--json")
