@@ -127,8 +127,13 @@ KVFERRY_API kvferry_status kvferry_node_drain(kvferry_node *node, uint64_t timeo
 
 /*
  * Tells peers, tears all down, stops the thread, frees the node; NULL is fine. Events that were not taken are
- * lost. Takes up to two seconds. The segments' memory may be written by a peer for as long as a transfer into it was
- * not released: drain first. No other call may run or follow.
+ * lost. The segments' memory may be written by a peer for as long as a transfer into it was not released: drain first.
+ * No other call may run or follow. Peers do not take this node for dead before all of its writes have ended.
+ *
+ * Takes up to a second where nothing is written. Else it waits for the writes under way (no more are begun), to all peers
+ * at once: as long as one of them ends at least each second. Of a peer that is silent for a second the connection is then
+ * torn down, which "ucx" does at once without UCX's endpoints, and with them in five seconds for all peers together. An
+ * engine that `lingers` waits until all is over.
  */
 KVFERRY_API void kvferry_node_close(kvferry_node *node);
 

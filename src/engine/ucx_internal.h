@@ -110,6 +110,7 @@ struct ucx_engine {
     ucx_batch *ended, **ended_last;
     ucx_batch *spare; /* kept for the next submission */
     bool device_memory;
+    uint64_t closing_end; /* until when endpoints that are closed together are waited for */
 };
 
 /* Whether the CPUs can touch both ends. */

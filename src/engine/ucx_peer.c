@@ -11,7 +11,7 @@
 /* UCX reads addresses and keys without their sizes: zeros behind them end what a wrong length begins. */
 enum { SLACK = 4096 };
 
-/* How long a close waits for what UCX does without the peer. */
+/* How long closes, of however many peers one after the other, wait for what UCX does without the peers. */
 static const uint64_t closing_ns = 5000000000;
 
 static void *padded(const void *data, size_t size)
@@ -222,13 +222,15 @@ static void close_endpoint(ucx_engine *engine, ucx_peer *peer)
     const ucp_request_param_t how = {.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS,
                                      .flags = UCP_EP_CLOSE_FLAG_FORCE};
     ucs_status_ptr_t request = ucp_ep_close_nbx(peer->endpoint, &how);
-    uint64_t end = engine_now_ns() + closing_ns;
+    uint64_t now = engine_now_ns();
+    if (now >= engine->closing_end + closing_ns)
+        engine->closing_end = now + closing_ns;
     do {
         bool closed = !UCS_PTR_IS_PTR(request) || ucp_request_check_status(request) != UCS_INPROGRESS;
         if (closed && !peer->out && !peer->opening)
             break;
         ucp_worker_progress(engine->worker);
-    } while (engine_now_ns() < end);
+    } while (engine_now_ns() < engine->closing_end);
     if (UCS_PTR_IS_PTR(request))
         ucp_request_free(request);
 }
