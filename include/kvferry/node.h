@@ -64,7 +64,8 @@ typedef struct kvferry_node_options {
     const char *metrics_listen; /* "HOST:PORT": serve /metrics for Prometheus; default: do not */
 
     /* What moves the bytes: as kvferry_engine_open takes them. Where their `host` is "", it is that of `listen`, or,
-     * where that names no single host, of `advertise`. */
+     * where that names no single host, of `advertise`; if that cannot be looked up yet, a warning says so, and it stays
+     * "". */
     const char *engine; /* default "ucx" */
     const kvferry_engine_options *engine_options;
 
@@ -106,7 +107,7 @@ typedef struct kvferry_node_segment {
 
 /*
  * Takes as long as the engine's opening and registering do, and the reading of files and of the name in `listen`, or,
- * where that names no single host, in `advertise`.
+ * where that names no single host and the engine's options name none, in `advertise`.
  * Opens the engine, registers the segments (as many as the layout has, each of the size that it says), binds
  * the addresses and starts the thread. The layout may be freed afterwards; the memory must stay until
  * kvferry_node_close. KVFERRY_INVALID, KVFERRY_REFUSED (an address that is not loopback, without keys), KVFERRY_IO

@@ -187,22 +187,34 @@ static kvferry_status add_segment(create_job *job, uint32_t index)
     return status == KVFERRY_OK && number != index ? KVFERRY_INTERNAL : status;
 }
 
+/* Where peers reach the node; "": its name cannot be looked up, as that of a pod before it is ready. */
+static void find_host(const create_job *job, node_address *host)
+{
+    const char *why = "";
+    *host = node_address_is_wildcard(&job->listen) ? job->advertise : job->listen;
+    if (node_address_resolve(host, &why))
+        return;
+    node_log_format(&job->node->log, KVFERRY_LOG_WARNING,
+                    "the host of advertise, %.200s, cannot be looked up: %.200s. The transfer engine is told no host: over TCP "
+                    "peers on other hosts reach it only by devices that net_devices, or the host of its options, names",
+                    host->host, why);
+    host->host[0] = '\0';
+}
+
 /* Peers reach the engine where they reach the node, unless the caller says otherwise. */
 static kvferry_status open_at_host(create_job *job)
 {
     const kvferry_engine_options *given = job->options.engine_options;
     kvferry_engine_options options = {0};
-    const char *why = "";
+    node_address host;
     if (given)
         memcpy(&options, given, base_min(given->size, sizeof(options)));
     if (!given || given->size >= offsetof(kvferry_engine_options, name)) /* else the engine refuses it */
         options.size = sizeof(options);
-    node_address host = node_address_is_wildcard(&job->listen) ? job->advertise : job->listen;
-    if (!node_address_resolve(&host, &why))
-        return deny(job, KVFERRY_IO, "listen_failed", "advertise", "a host that can be looked up", why,
-                    base_format("%.200s", job->options.advertise));
-    if (!options.host || !*options.host)
+    if (!options.host || !*options.host) {
+        find_host(job, &host);
         options.host = host.host;
+    }
     return kvferry_engine_open(job->options.engine, &options, &job->engine, job->report);
 }
 

@@ -7,6 +7,8 @@
 
 #include "nodes.h"
 
+#include <stdatomic.h>
+
 #include "node/scratch_test.h"
 
 static const uint32_t from[] = {3, 9, 4}, to[] = {8, 2, 30};
@@ -362,6 +364,35 @@ static void test_addresses_that_anybody_could_reach(void **state)
 }
 
 /* Bytes would not get there over TCP: a node says so before its first request. */
+static void count_unknown_hosts(void *context, kvferry_log_level level, const char *line)
+{
+    atomic_uint *count = context;
+    if (level == KVFERRY_LOG_WARNING && strstr(line, "pod-0.not-ready-yet.invalid, cannot be looked up"))
+        atomic_fetch_add(count, 1);
+}
+
+/* The name of a pod, which others will look up once it is ready. */
+static void test_a_name_that_is_not_known_yet(void **state)
+{
+    (void)state;
+    const kvferry_engine_options named = {.size = sizeof(named), .host = "127.0.0.1"};
+    for (int i = 0; i < 2; i++) {
+        atomic_uint count = 0;
+        worker one;
+        kvferry_node_options options = nodes_options("p");
+        options.listen = "tcp://*:0";
+        options.insecure = true;
+        options.advertise = "tcp://pod-0.not-ready-yet.invalid:0";
+        options.log = count_unknown_hosts;
+        options.log_context = &count;
+        options.engine_options = i ? &named : options.engine_options;
+        worker_open(&one, &prefill_shape, &options);
+        assert_int_equal(strncmp(kvferry_node_address(one.node), "tcp://pod-0.", 12), 0);
+        worker_close(&one);
+        assert_int_equal(atomic_load(&count), i ? 0 : 1);
+    }
+}
+
 static void test_an_address_of_no_interface(void **state)
 {
     (void)state;
@@ -462,6 +493,7 @@ int main(void)
         cmocka_unit_test(test_only_the_own_key_is_the_operators),
         cmocka_unit_test(test_without_keys_the_own_host_is_the_operators),
         cmocka_unit_test(test_addresses_that_anybody_could_reach),
+        cmocka_unit_test(test_a_name_that_is_not_known_yet),
         cmocka_unit_test(test_an_address_of_no_interface),
         cmocka_unit_test(test_options_that_do_not_fit),
         cmocka_unit_test(test_segments_that_do_not_fit),
