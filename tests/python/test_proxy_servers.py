@@ -133,12 +133,14 @@ class ServersTest(ProxyCase):
         bad.may_answer.clear()
         self.decode.may_answer.clear()
         url = await self.run_proxy([bad, well], [self.decode])
-        running = asyncio.create_task(self.post({"prompt": "p"}, url=url))
+        running = asyncio.create_task(self.post({"prompt": "p"}, url=url, headers={"X-Request-Id": "r1"}))
         await self.decode.begun.wait()
         bad.may_answer.set()
         await self.decode.aborted.wait()
         self.decode.may_answer.set()
         assert await running == (200, self.decode.answer)
+        asked = [server.headers[0]["x-request-id"] for server in (bad, well)]
+        assert asked == [headers["x-request-id"] for headers in self.decode.headers] == ["r1", "r1-2"]
         for _ in range(3):  # it is not asked again for a while
             assert (await self.post({"prompt": "p"}, url=url))[0] == 200
         assert (len(bad.asked), len(well.asked)) == (1, 4)

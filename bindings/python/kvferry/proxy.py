@@ -229,9 +229,10 @@ class Proxy:
                     continue
                 tries += 1
                 # What the one before was told of may live for a while: another try is another transfer.
-                this_transfer = transfer_id if tries == 1 else f"{transfer_id}-{tries}"
+                again = "" if tries == 1 else f"-{tries}"
+                this_transfer = transfer_id + again
                 try:
-                    return await self._serve_by(server, rank, engine_id, request, body, this_transfer)
+                    return await self._serve_by(server, rank, engine_id, request, body, this_transfer, again)
                 except PrefillFailure as failure:
                     log.warning("%s: %s", this_transfer, failure.message)
                     reasons.append(failure.message)
@@ -254,12 +255,15 @@ class Proxy:
         request: web.Request,
         body: dict[str, Any],
         transfer_id: str,
+        again: str,
     ) -> web.StreamResponse:
         """PrefillFailure: nothing was sent to the client, and both servers were told to stop."""
         headers = CIMultiDict(
             (name, value) for name, value in request.headers.items() if name.lower() not in HOP_HEADERS
         )
-        headers.setdefault("X-Request-Id", transfer_id)
+        # So is another request: its server may still have the one before.
+        own_id = headers.get("X-Request-Id")
+        headers["X-Request-Id"] = own_id + again if own_id else transfer_id
         path = request.path
         prefill = asyncio.create_task(
             self._prefill(server, path, prefill_body(body, transfer_id), {**headers, "X-data-parallel-rank": str(rank)})
