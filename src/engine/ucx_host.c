@@ -45,6 +45,8 @@ bool tcp_read_host(const char *host, tcp_address *address)
         return false;
     bool good = tcp_read_address(found->ai_addr, address) && !is_loopback(address);
     freeaddrinfo(found);
+    if (!good)
+        *address = (tcp_address){0};
     return good;
 }
 

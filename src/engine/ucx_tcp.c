@@ -102,7 +102,8 @@ static void listen_at(ucx_tcp *tcp, tcp_address *address)
     tcp->exported.addresses[tcp->exported.count++] = *address;
 }
 
-/* At the addresses of the devices, and at `host` whose ever it is. */
+/* At the addresses of the devices, where none is named at `host` too, whose ever it is. What peers on other hosts are to
+ * come to may be an address of the loopback device: hosts with several ways out route to one there. */
 static void listen_everywhere(ucx_tcp *tcp, const char *devices, const tcp_address *host)
 {
     struct ifaddrs *all, *one;
@@ -110,10 +111,12 @@ static void listen_everywhere(ucx_tcp *tcp, const char *devices, const tcp_addre
     if (getifaddrs(&all) != 0)
         return;
     for (one = all; one && tcp->exported.count < TCP_ADDRESSES; one = one->ifa_next) {
-        if (!(one->ifa_flags & IFF_UP) || !tcp_read_address(one->ifa_addr, &address) ||
-            !(is_listed(devices, one->ifa_name) || tcp_same_host(&address, host)))
+        if (!(one->ifa_flags & IFF_UP) || !tcp_read_address(one->ifa_addr, &address))
             continue;
-        address.loopback = (one->ifa_flags & IFF_LOOPBACK) != 0;
+        bool own = tcp_same_host(&address, host);
+        if (!is_listed(devices, one->ifa_name) && !(own && !*devices))
+            continue;
+        address.loopback = (one->ifa_flags & IFF_LOOPBACK) && !own;
         listen_at(tcp, &address);
     }
     freeifaddrs(all);
@@ -137,8 +140,8 @@ static bool put_first(tcp_export *exported, const tcp_address *host)
 static kvferry_status listen_for(ucx_tcp *tcp, const char *devices, const char *host,
                                  kvferry_report *report)
 {
-    tcp_address address = {0};
-    bool abroad = !*devices && tcp_read_host(host, &address);
+    tcp_address address;
+    bool abroad = tcp_read_host(host, &address) && !*devices;
     listen_everywhere(tcp, devices, &address);
     if (!abroad || put_first(&tcp->exported, &address))
         return KVFERRY_OK;

@@ -42,7 +42,8 @@ typedef struct tcp_address {
     uint8_t ip[16];
 } tcp_address;
 
-/* What a binding says about it. Loopback addresses are good on the identity's host only. */
+/* What a binding says about it. Addresses of the loopback device are good on the identity's host only, but for the one
+ * that peers on other hosts are told. */
 typedef struct tcp_export {
     uint8_t count, zero[7];
     tcp_address addresses[TCP_ADDRESSES];

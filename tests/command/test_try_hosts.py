@@ -9,6 +9,7 @@ from test_try import MODELS, SMALL, Serve
 
 SPACES = [f"kvferry-try-{os.getpid()}-{side}" for side in "ab"]
 HOSTS = ["10.78.0.1", "10.78.0.2"]
+ROUTED = "10.79.0.1"
 
 
 def ip(*words):
@@ -35,17 +36,29 @@ class TryBetweenHosts(CommandTest):
             self.skipTest("network namespaces need root and ip")
 
     def within(self, side):
-        return ["ip", "netns", "exec", SPACES[side], BINARY]
+        """Hosts are told apart by what the kernel says of its start; each namespace has a word of its own."""
+        word = os.path.join(self.folder, f"boot_id-{side}")
+        with open(word, "w", encoding="ascii") as file:
+            file.write(f"{side:08d}-1111-4111-8111-111111111111\n")
+        begin = f'mount --bind "{word}" /proc/sys/kernel/random/boot_id && exec "$0" "$@"'
+        return ["ip", "netns", "exec", SPACES[side], "sh", "-c", begin, BINARY]
 
-    def test_no_device_is_named(self):
-        """Over TCP: shared memory, of one kernel, would do here too."""
-        server = Serve(self, *SMALL, "--listen", f"{HOSTS[0]}:0", "--insecure", "--transport", "tcp",
-                       binary=self.within(0))
+    def expect_sent(self, host):
+        server = Serve(self, *SMALL, "--listen", f"{host}:0", "--insecure", "--transport", "tcp", binary=self.within(0))
         result = subprocess.run([*self.within(1), "send", server.address, *SMALL, "--tokens", "100", "--insecure",
                                  "--transport", "tcp"], env=dict(os.environ, **MODELS), capture_output=True, text=True,
                                 timeout=60)
         self.assertEqual(result.returncode, FINE, result.stdout + result.stderr)
         self.assertIn("1 of 1 requests: every byte right", result.stdout)
+
+    def test_no_device_is_named(self):
+        self.expect_sent(HOSTS[0])
+
+    def test_the_address_is_of_the_loopback_device(self):
+        """As where each host tells the network a route to its own address."""
+        self.assertTrue(ip("-n", SPACES[0], "address", "add", f"{ROUTED}/32", "dev", "lo"))
+        self.assertTrue(ip("-n", SPACES[1], "route", "add", f"{ROUTED}/32", "via", HOSTS[0]))
+        self.expect_sent(ROUTED)
 
 
 if __name__ == "__main__":
