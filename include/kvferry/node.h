@@ -64,8 +64,8 @@ typedef struct kvferry_node_options {
     const char *metrics_listen; /* "HOST:PORT": serve /metrics for Prometheus; default: do not */
 
     /* What moves the bytes: as kvferry_engine_open takes them. Where their `host` is "", it is that of `listen`, or,
-     * where that names no single host, of `advertise`; if that cannot be looked up yet, a warning says so, and it stays
-     * "". */
+     * where that names no single host, of `advertise`; if that cannot be looked up yet, is at no interface of this host,
+     * or is a name of a loopback address, a warning says so, and it stays "". */
     const char *engine; /* default "ucx" */
     const kvferry_engine_options *engine_options;
 

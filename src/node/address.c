@@ -2,6 +2,7 @@
 #include "node/address.h"
 
 #include <arpa/inet.h>
+#include <ifaddrs.h>
 #include <netdb.h>
 #include <stdio.h>
 #include <string.h>
@@ -198,6 +199,25 @@ bool node_address_same_host(const node_address *a, const node_address *b)
 {
     struct in6_addr first, second;
     return read_host(a, &first) && read_host(b, &second) && memcmp(&first, &second, sizeof(first)) == 0;
+}
+
+bool node_address_is_here(const node_address *address)
+{
+    struct ifaddrs *all;
+    bool found = false;
+    if (getifaddrs(&all) != 0)
+        return false;
+    for (const struct ifaddrs *one = all; one && !found; one = one->ifa_next) {
+        const struct sockaddr *at = one->ifa_addr;
+        node_address its = {.port = 0};
+        if (at && at->sa_family == AF_INET)
+            inet_ntop(AF_INET, &((const struct sockaddr_in *)at)->sin_addr, its.host, sizeof(its.host));
+        else if (at && at->sa_family == AF_INET6)
+            inet_ntop(AF_INET6, &((const struct sockaddr_in6 *)at)->sin6_addr, its.host, sizeof(its.host));
+        found = node_address_same_host(address, &its);
+    }
+    freeifaddrs(all);
+    return found;
 }
 
 bool node_address_resolve(node_address *address, const char **why)

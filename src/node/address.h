@@ -42,6 +42,9 @@ bool node_address_is_wildcard(const node_address *address);
 /* Whether two numeric hosts are the same one, in whatever form. */
 bool node_address_same_host(const node_address *a, const node_address *b);
 
+/* Whether an interface of this host, or of the container that it is, has the numeric host. */
+bool node_address_is_here(const node_address *address);
+
 /* Whether the host is digits: there is no name to be looked up. */
 bool node_address_is_numeric(const node_address *address);
 

@@ -124,12 +124,29 @@ static void test_kinds_of_hosts(void **state)
     }
 }
 
+static void test_hosts_that_an_interface_has(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *host;
+        bool here;
+    } hosts[] = {{"127.0.0.1", true},    {"::ffff:127.0.0.1", true}, {"203.0.113.7", false},
+                 {"2001:db8::7", false}, {"0.0.0.0", false},         {"localhost.example", false}};
+    for (size_t i = 0; i < sizeof(hosts) / sizeof(*hosts); i++) {
+        node_address address = {.port = 1};
+        strcpy(address.host, hosts[i].host);
+        if (node_address_is_here(&address) != hosts[i].here)
+            fail_msg("%s: whether it is here", hosts[i].host);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_addresses_are_read_and_written),
         cmocka_unit_test(test_what_is_none_is_refused),
         cmocka_unit_test(test_kinds_of_hosts),
+        cmocka_unit_test(test_hosts_that_an_interface_has),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

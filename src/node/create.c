@@ -21,6 +21,7 @@ typedef struct create_job {
     void *binding;
     size_t binding_size;
     node_address listen, advertise, bootstrap_listen, metrics_listen;
+    node_address host; /* where peers reach the node, numeric; "": not known, or the engine has its own */
     kvferry_report *report;
 } create_job;
 
@@ -187,18 +188,36 @@ static kvferry_status add_segment(create_job *job, uint32_t index)
     return status == KVFERRY_OK && number != index ? KVFERRY_INTERNAL : status;
 }
 
-/* Where peers reach the node; "": its name cannot be looked up, as that of a pod before it is ready. */
-static void find_host(const create_job *job, node_address *host)
+/* What peers on other hosts cannot reach, or this host cannot listen at, does not do: *why. A number is as it was meant. */
+static bool resolve_advertised(node_address *host, const char **why)
+{
+    bool named = !node_address_is_numeric(host);
+    const char *failure = "";
+    if (!node_address_resolve(host, &failure))
+        *why = base_format("cannot be looked up: %.200s", failure);
+    else if (named && node_address_is_loopback(host))
+        *why = base_format("is %.64s, a loopback address", host->host);
+    else if (!node_address_is_loopback(host) && !node_address_is_here(host))
+        *why = "is at no interface of this host";
+    else
+        return true;
+    return false;
+}
+
+/* Where peers reach the node; "": the engine can do nothing with it. So it is with the name of a pod before it is
+ * ready, and behind a translator of addresses. */
+static void find_host(create_job *job)
 {
     const char *why = "";
-    *host = node_address_is_wildcard(&job->listen) ? job->advertise : job->listen;
-    if (node_address_resolve(host, &why))
+    bool everywhere = node_address_is_wildcard(&job->listen);
+    job->host = everywhere ? job->advertise : job->listen;
+    if (!everywhere || resolve_advertised(&job->host, &why))
         return;
     node_log_format(&job->node->log, KVFERRY_LOG_WARNING,
-                    "the host of advertise, %.200s, cannot be looked up: %.200s. The transfer engine is told no host: over TCP "
+                    "the host of advertise, %.200s, %.250s. The transfer engine is told no host: over TCP "
                     "peers on other hosts reach it only by devices that net_devices, or the host of its options, names",
-                    host->host, why);
-    host->host[0] = '\0';
+                    job->advertise.host, why);
+    job->host.host[0] = '\0';
 }
 
 /* Peers reach the engine where they reach the node, unless the caller says otherwise. */
@@ -206,14 +225,13 @@ static kvferry_status open_at_host(create_job *job)
 {
     const kvferry_engine_options *given = job->options.engine_options;
     kvferry_engine_options options = {0};
-    node_address host;
     if (given)
         memcpy(&options, given, base_min(given->size, sizeof(options)));
     if (!given || given->size >= offsetof(kvferry_engine_options, name)) /* else the engine refuses it */
         options.size = sizeof(options);
     if (!options.host || !*options.host) {
-        find_host(job, &host);
-        options.host = host.host;
+        find_host(job);
+        options.host = job->host.host;
     }
     return kvferry_engine_open(job->options.engine, &options, &job->engine, job->report);
 }

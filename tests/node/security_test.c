@@ -371,7 +371,6 @@ static void test_addresses_that_anybody_could_reach(void **state)
     worker_close(&open);
 }
 
-/* Bytes would not get there over TCP: a node says so before its first request. */
 static void count_unknown_hosts(void *context, kvferry_log_level level, const char *line)
 {
     atomic_uint *count = context;
@@ -401,15 +400,46 @@ static void test_a_name_that_is_not_known_yet(void **state)
     }
 }
 
+static void count_strange_hosts(void *context, kvferry_log_level level, const char *line)
+{
+    atomic_uint *count = context;
+    if (level == KVFERRY_LOG_WARNING && strstr(line, "is at no interface of this host. The transfer engine is told no host"))
+        atomic_fetch_add(count, 1);
+}
+
+/* Behind a translator of addresses; RDMA and shared memory may carry all that there is. */
+static void test_an_advertised_address_of_no_interface(void **state)
+{
+    (void)state;
+    static const char *const places[][2] = {{"tcp://*:0", "tcp://192.0.2.7:0"}, {"tcp://[::]:0", "tcp://[2001:db8::7]:0"}};
+    unsetenv("UCX_NET_DEVICES");
+    for (size_t i = 0; i < 2; i++) {
+        atomic_uint count = 0;
+        worker one;
+        kvferry_node_options options = nodes_options("p");
+        options.engine = "ucx";
+        options.listen = places[i][0];
+        options.advertise = places[i][1];
+        options.insecure = true;
+        options.log = count_strange_hosts;
+        options.log_context = &count;
+        worker_open(&one, &prefill_shape, &options);
+        worker_close(&one);
+        assert_int_equal(atomic_load(&count), 1);
+    }
+}
+
+/* What the caller says is meant: bytes would not get there over TCP. */
 static void test_an_address_of_no_interface(void **state)
 {
     (void)state;
     unsetenv("UCX_NET_DEVICES");
     const kvferry_engine_options loopback = {.size = sizeof(loopback), .net_devices = "lo"};
+    const kvferry_engine_options elsewhere = {.size = sizeof(elsewhere), .host = "192.0.2.7"};
     REFUSED(KVFERRY_INVALID, "engine_option", "host", .engine = "ucx", .insecure = true,
-            .listen = "tcp://*:0", .advertise = "tcp://192.0.2.7:0");
-    REFUSED(KVFERRY_INVALID, "engine_option", "host", .engine = "ucx", .insecure = true,
-            .listen = "tcp://[::]:0", .advertise = "tcp://[2001:db8::7]:0");
+            .listen = "tcp://192.0.2.7:0");
+    REFUSED(KVFERRY_INVALID, "engine_option", "host", .engine = "ucx", .insecure = true, .listen = "tcp://*:0",
+            .advertise = "tcp://127.0.0.1:0", .engine_options = &elsewhere);
     REFUSED(KVFERRY_IO, "listen_failed", "tcp://192.0.2.7:0", .engine = "ucx", .insecure = true,
             .listen = "tcp://192.0.2.7:0", .engine_options = &loopback);
 }
@@ -502,6 +532,7 @@ int main(void)
         cmocka_unit_test(test_without_keys_the_own_host_is_the_operators),
         cmocka_unit_test(test_addresses_that_anybody_could_reach),
         cmocka_unit_test(test_a_name_that_is_not_known_yet),
+        cmocka_unit_test(test_an_advertised_address_of_no_interface),
         cmocka_unit_test(test_an_address_of_no_interface),
         cmocka_unit_test(test_options_that_do_not_fit),
         cmocka_unit_test(test_segments_that_do_not_fit),
