@@ -253,6 +253,13 @@ static kvferry_status open_engine(create_job *job)
 
 /* --- what is served --------------------------------------------------------------------------- */
 
+/* Who speaks from it is on this host: not so an advertised address of a translator, which speaks for others too. */
+static const node_address *own_host(const create_job *job, const node_address *bound)
+{
+    const node_address *advertised = *job->host.host ? &job->host : &job->advertise;
+    return node_address_is_wildcard(bound) && node_address_is_here(advertised) ? advertised : bound;
+}
+
 static kvferry_status open_links(create_job *job)
 {
     kvferry_node *node = job->node;
@@ -270,7 +277,7 @@ static kvferry_status open_links(create_job *job)
         node_links_create(&options, &job->listen, &bound, &node->links, job->report);
     if (status != KVFERRY_OK)
         return status;
-    memcpy(node->host, bound.host, sizeof(node->host));
+    memcpy(node->host, own_host(job, &bound)->host, sizeof(node->host));
     if (*job->options.advertise) {
         job->advertise.port = job->advertise.port ? job->advertise.port : bound.port;
         bound = job->advertise;
