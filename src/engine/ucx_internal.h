@@ -110,7 +110,8 @@ struct ucx_engine {
     ucx_batch *ended, **ended_last;
     ucx_batch *spare; /* kept for the next submission */
     bool device_memory;
-    uint64_t closing_end; /* until when endpoints that are closed together are waited for */
+    uint64_t closing_end;  /* until when endpoints that are closed one right after the other are waited for */
+    uint64_t closing_last; /* when the last of them was closed */
 };
 
 /* Whether the CPUs can touch both ends. */

@@ -12,7 +12,7 @@
 enum { SLACK = 4096 };
 
 /* How long closes, of however many peers one after the other, wait for what UCX does without the peers. */
-static const uint64_t closing_ns = 5000000000;
+static const uint64_t closing_ns = 5000000000, together_ns = 100000000;
 
 static void *padded(const void *data, size_t size)
 {
@@ -223,7 +223,7 @@ static void close_endpoint(ucx_engine *engine, ucx_peer *peer)
                                      .flags = UCP_EP_CLOSE_FLAG_FORCE};
     ucs_status_ptr_t request = ucp_ep_close_nbx(peer->endpoint, &how);
     uint64_t now = engine_now_ns();
-    if (now >= engine->closing_end + closing_ns)
+    if (now >= engine->closing_last + together_ns)
         engine->closing_end = now + closing_ns;
     do {
         bool closed = !UCS_PTR_IS_PTR(request) || ucp_request_check_status(request) != UCS_INPROGRESS;
@@ -231,6 +231,7 @@ static void close_endpoint(ucx_engine *engine, ucx_peer *peer)
             break;
         ucp_worker_progress(engine->worker);
     } while (engine_now_ns() < engine->closing_end);
+    engine->closing_last = engine_now_ns();
     if (UCS_PTR_IS_PTR(request))
         ucp_request_free(request);
 }

@@ -123,6 +123,7 @@ void core_engine_fail_with(node_core *core, core_engine *engine, const char *cod
 static void connected(node_core *core, core_engine *engine)
 {
     engine->state = CORE_ENGINE_CONNECTED;
+    engine->unproved = 0;
     core_timer_stop(core, &engine->timer);
     leave_greeter(core, engine);
     core_log(core, KVFERRY_LOG_INFO, "engine %s at %s: connected, asks %zu of %zu workers", engine->id,

@@ -527,10 +527,42 @@ static void checksums_are_of_pieces_that_the_plan_has(void **state)
     rig_free(r);
 }
 
+/* As after a link that broke on the other side only: what it had sent over that is read last. */
+static void an_ask_that_is_read_behind_its_settle_is_not_served(void **state)
+{
+    (void)state;
+    rig *r = rig_create();
+    r->options.max_transfers = 2;
+    size_t p = rig_engine(r, "prefill", 1, 1);
+    liar l = make_liar(r, p, "evil");
+    rig_tables t, own;
+    rig_fill_tables(&t, 1, TOKENS, false);
+    rig_fill_tables(&own, 5, TOKENS, false);
+    shake_hands(&l);
+    const core_link old = l.link;
+    l.link += 2;
+    tell(&l, hello_of(WIRE_HELLO, &l.roster));
+    expect_answer(&l, WIRE_WELCOME, "");
+    tell(&l, ask_of(&l, "early1", t.tables, t.count)); /* so many are remembered, and no more */
+    tell(&l, ask_of(&l, "early2", t.tables, t.count));
+    tell(&l, settle_of(WIRE_SETTLE, "late"));
+    assert_int_equal(l.answer, WIRE_SETTLED);
+    l.link = old;
+    tell(&l, ask_of(&l, "late", t.tables, t.count));
+    expect_answer(&l, WIRE_ERROR, "hello_missing");
+    const kvferry_offer offer = {sizeof(offer), "late", TOKENS, own.tables, own.count, KVFERRY_READY, r};
+    assert_int_equal(core_offer(r->nodes[p].core, &offer, r->now, r->report), KVFERRY_OK);
+    core_effect effect;
+    while (core_next_effect(r->nodes[p].core, &effect))
+        assert_int_not_equal(effect.kind, CORE_WRITE);
+    end_liar(&l);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(no_incarnation_is_two_workers),
+        cmocka_unit_test(an_ask_that_is_read_behind_its_settle_is_not_served),
         cmocka_unit_test(asks_name_blocks_that_the_own_document_has),
         cmocka_unit_test(what_another_engine_has_asked_for_is_not_given),
         cmocka_unit_test(a_node_ends_while_asks_are_early),

@@ -182,22 +182,21 @@ static void a_settle_that_there_is_no_room_to_remember_is_answered(void **state)
     (void)state;
     rig *r = rig_create();
     r->options.max_transfers = 1;
-    size_t p = rig_engine(r, "prefill", 1, 1), d = rig_engine(r, "decode", 4, 1);
+    size_t p = rig_engine(r, "prefill", 1, 1), d = rig_engine(r, "decode", 4, 1), o = rig_engine(r, "other", 1, 1);
     assert_int_equal(rig_offer(r, p, "past", 1, 8, KVFERRY_READY), KVFERRY_OK);
     for (size_t i = 0; i < 4; i++) /* so many members are remembered, and no more */
         assert_int_equal(rig_ask(r, d + i, "past", p, 1, 8), KVFERRY_OK);
     rig_expect_done(r, p, "past");
-    rig_expect_done(r, d + 1, "past");
     r->loses = no_asks;
-    assert_int_equal(rig_ask(r, d + 1, "lost", p, 5, 8), KVFERRY_OK);
+    assert_int_equal(rig_ask(r, o, "past", p, 5, 8), KVFERRY_OK);
     r->loses = NULL;
-    r->nodes[d + 1].cut = true; /* until both have given the other up */
+    r->nodes[o].cut = true; /* until both have given the other up */
     rig_wait(r, 2 * RIG_SILENCE_MS + RIG_RETRY_MS);
-    rig_expect_end(r, d + 1, "lost", KVFERRY_OUTCOME_FAILED, "peer_lost");
-    rig_quiet(r, d + 1);
-    r->nodes[d + 1].cut = false;
-    rig_wait(r, RIG_RETRY_MS);
-    rig_expect_released(r, d + 1, "lost", KVFERRY_OUTCOME_FAILED, "peer_lost");
+    rig_expect_end(r, o, "past", KVFERRY_OUTCOME_FAILED, "peer_lost");
+    rig_quiet(r, o);
+    r->nodes[o].cut = false;
+    rig_wait(r, 2 * RIG_RETRY_MS);
+    rig_expect_released(r, o, "past", KVFERRY_OUTCOME_FAILED, "peer_lost");
     rig_free(r);
 }
 
@@ -476,6 +475,34 @@ static void a_close_where_more_ends_than_is_remembered(void **state)
     rig_free(r);
 }
 
+static void what_is_past_takes_no_room_of_who_asks_early(void **state)
+{
+    (void)state;
+    enum { MOST = 8, WORKERS = 4 };
+    rig *r = rig_create();
+    r->options.max_transfers = MOST;
+    size_t p = rig_engine(r, "prefill", 1, 1);
+    r->options.max_transfers = 64;
+    size_t d = rig_engine(r, "decode", WORKERS, 1);
+    for (int k = 0; k < MOST; k++) {
+        char id[16];
+        snprintf(id, sizeof(id), "past%d", k);
+        assert_int_equal(rig_offer(r, p, id, 1, 8, KVFERRY_READY), KVFERRY_OK);
+        for (size_t i = 0; i < WORKERS; i++)
+            assert_int_equal(rig_ask(r, d + i, id, p, 1, 8), KVFERRY_OK);
+        rig_expect_done(r, p, id);
+    }
+    for (size_t i = 0; i < WORKERS; i++)
+        assert_int_equal(rig_ask(r, d + i, "early1", p, 5, 8), KVFERRY_OK);
+    for (size_t i = 0; i < WORKERS; i++)
+        assert_int_equal(rig_ask(r, d + i, "early2", p, 9, 8), KVFERRY_OK);
+    assert_int_equal(rig_offer(r, p, "early1", 5, 8, KVFERRY_READY), KVFERRY_OK);
+    assert_int_equal(rig_offer(r, p, "early2", 9, 8, KVFERRY_READY), KVFERRY_OK);
+    rig_expect_done(r, p, "early1");
+    rig_expect_done(r, p, "early2");
+    rig_free(r);
+}
+
 static void the_status_is_json(void **state)
 {
     (void)state;
@@ -514,6 +541,7 @@ int main(void)
         cmocka_unit_test(what_verify_finds_fails_all),
         cmocka_unit_test(verify_needs_memory_that_can_be_read),
         cmocka_unit_test(a_close_where_more_ends_than_is_remembered),
+        cmocka_unit_test(what_is_past_takes_no_room_of_who_asks_early),
         cmocka_unit_test(the_status_is_json),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -23,7 +23,7 @@ core_member *core_member_add(node_core *core, core_supply *offer, const char *in
     offer->members = member;
     offer->member_count++;
     if (offer->state == CORE_SUPPLY_EARLY || offer->state == CORE_SUPPLY_PAST)
-        core->kept_members++;
+        ++*core_kept_members(core, offer);
     return member;
 }
 

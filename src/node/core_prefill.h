@@ -43,6 +43,8 @@ void core_target_turn_away(node_core *core, core_target *target, const kvferry_r
 /* It makes room. */
 void core_target_displaced(node_core *core, core_target *target, core_kept what, const char *text);
 void core_target_busy(node_core *core, core_target *target, bool more);
+/* Ends all other lines of the line's target: what lies unread in them is of one that has to shake hands again. */
+void core_target_keep_line(node_core *core, core_line *line);
 void core_target_line_ended(node_core *core, core_line *line);
 void core_targets_free(node_core *core);
 
@@ -199,8 +201,9 @@ void core_share_end(node_core *core, core_share *share);
 
 core_member *core_member_find(core_supply *offer, const char *incarnation);
 core_member *core_member_add(node_core *core, core_supply *offer, const char *incarnation);
-/* How many members of offers that are early or past are kept. */
+/* How many members of offers of a kind are kept, early or past, and the count of those of this offer's kind. */
 size_t core_kept_limit(const node_core *core);
+size_t *core_kept_members(node_core *core, const core_supply *offer);
 /* Of the channel in whose queue it is, if it is in one. */
 void core_member_leave_queue(core_member *member);
 /* Of its reasons only the first. */

@@ -267,7 +267,7 @@ static bool settle_apart(node_core *core, core_link link, core_line *line, const
     if (member && member->state != CORE_MEMBER_SETTLED)
         return false;
     offer = core_supply_get_free(core, message->transfer_id, NULL);
-    if (offer && !member && core->kept_members < core_kept_limit(core))
+    if (offer && !member && *core_kept_members(core, offer) < core_kept_limit(core))
         member = core_member_add(core, offer, sender);
     if (member) {
         bool held = offer->held;
@@ -280,6 +280,13 @@ static bool settle_apart(node_core *core, core_link link, core_line *line, const
     return true;
 }
 
+/* Without a record of it, for which there is no room: then no ask of it may come by another line. */
+static void settle_unrecorded(node_core *core, core_line *line, const wire_message *message)
+{
+    core_target_keep_line(core, line);
+    send_settled(core, line->id, message, message->body.verdict.outcome);
+}
+
 void core_received_settle(node_core *core, core_link link, core_line *line, const wire_message *message)
 {
     if (!core_target_speaking(line, message) && settle_apart(core, link, line, message))
@@ -288,8 +295,8 @@ void core_received_settle(node_core *core, core_link link, core_line *line, cons
     if (!target)
         return;
     core_supply *offer = core_supply_get_free(core, message->transfer_id, target);
-    if (!offer) { /* nothing is written for what there is no record of */
-        send_settled(core, link, message, message->body.verdict.outcome);
+    if (!offer) {
+        settle_unrecorded(core, line, message);
         return;
     }
     offer->held = true;
@@ -299,12 +306,12 @@ void core_received_settle(node_core *core, core_link link, core_line *line, cons
     if (!member && offer->pairing && offer->state < CORE_SUPPLY_ENDED &&
         strcmp(offer->engine_id, target->engine_id) == 0)
         member = take_place(core, offer, target);
-    if (!member && core->kept_members < core_kept_limit(core))
+    if (!member && *core_kept_members(core, offer) < core_kept_limit(core))
         member = core_member_add(core, offer, message->sender);
     if (member)
         settle(core, link, member, message);
-    else /* no room to remember it by; but nothing is written to it */
-        send_settled(core, link, message, message->body.verdict.outcome);
+    else
+        settle_unrecorded(core, line, message);
     offer->held = false;
     core_supply_schedule(core, offer);
     core_supply_advance(core, offer);

@@ -45,11 +45,18 @@ static void free_offer(node_core *core, core_supply *offer)
 /* A worker's offers have few members; where they have many, less is remembered. */
 size_t core_kept_limit(const node_core *core) { return 4 * (size_t)core->options.max_transfers; }
 
+size_t *core_kept_members(node_core *core, const core_supply *offer)
+{
+    if (offer->state == CORE_SUPPLY_PAST)
+        return &core->kept_members[CORE_KEPT_PAST];
+    return &core->kept_members[offer->expected ? CORE_KEPT_EXPECTED : CORE_KEPT_EARLY];
+}
+
 /* Out of the list that its state puts it into. */
 static void leave_list(node_core *core, core_supply *offer)
 {
     if (offer->state == CORE_SUPPLY_PAST || offer->state == CORE_SUPPLY_EARLY)
-        core->kept_members -= offer->member_count;
+        *core_kept_members(core, offer) -= offer->member_count;
     if (offer->state == CORE_SUPPLY_PAST) {
         DL_DELETE(core->past_offers, offer);
         core->past_count--;
@@ -65,7 +72,7 @@ static void leave_list(node_core *core, core_supply *offer)
 /* `target`: for whom, where it is early. */
 static void enter_list(node_core *core, core_supply *offer, core_target *target)
 {
-    core->kept_members += offer->member_count;
+    *core_kept_members(core, offer) += offer->member_count;
     if (offer->state == CORE_SUPPLY_PAST) {
         DL_APPEND(core->past_offers, offer);
         core->past_count++;
@@ -192,7 +199,7 @@ static void remember(node_core *core, core_supply *offer)
         core_member_shrink(member);
     enter_list(core, offer, NULL);
     while (core->past_offers != offer && (core->past_count > core->options.max_transfers ||
-                                          core->kept_members > core_kept_limit(core)))
+                                          core->kept_members[CORE_KEPT_PAST] > core_kept_limit(core)))
         forget(core, core->past_offers);
 }
 
@@ -277,7 +284,7 @@ static core_supply *make_offer(node_core *core, const char *id)
 static bool is_crowded(const node_core *core)
 {
     return core->early_count && (core->early_count >= core->options.max_transfers ||
-                                 core->kept_members > core_kept_limit(core));
+                                 core->kept_members[CORE_KEPT_EARLY] > core_kept_limit(core));
 }
 
 /* Where there are too many, who has most of them loses its oldest. */

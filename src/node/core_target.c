@@ -34,6 +34,18 @@ static void leave_line(core_line *line)
     line->user = NULL;
 }
 
+void core_target_keep_line(node_core *core, core_line *line)
+{
+    core_target *target = line->user;
+    core_line *each, *next;
+    DL_FOREACH_SAFE2(target->lines, each, next, target_next) {
+        if (each == line)
+            continue;
+        leave_line(each);
+        core_line_close(core, each);
+    }
+}
+
 static void free_target(node_core *core, core_target *target)
 {
     core_line *line;

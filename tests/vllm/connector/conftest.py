@@ -38,7 +38,7 @@ def hybrid_config():
 def engine(role, **options):
     """What the scheduler's half reads of a VllmConfig."""
     transfer = KVTransferConfig(kv_connector="KvferryConnector", kv_role=role, kv_connector_extra_config=options)
-    return SimpleNamespace(kv_transfer_config=transfer)
+    return SimpleNamespace(kv_transfer_config=transfer, cache_config=SimpleNamespace(enable_prefix_caching=True))
 
 
 def request(tokens, params, *, embeds=False, name="r1", **sampling):

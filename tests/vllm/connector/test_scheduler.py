@@ -105,6 +105,19 @@ def test_a_window_of_draft_layers_does_not_move_the_boundary(prefill_drafts, dec
     assert decode.get_num_new_matched_tokens(other, 0) == (33, True)
 
 
+@pytest.mark.parametrize("drafts", [False, True])
+def test_a_first_stage_may_have_no_layer_of_a_group(drafts):
+    """vLLM hands the scheduler what the first stage has. Draft layers are in the last one."""
+    config, caches = engine("kv_consumer"), cache_config(ATTENTION)
+    config.speculative_config = SimpleNamespace() if drafts else None
+    config.model_config = SimpleNamespace(get_total_num_hidden_layers=lambda: 1)
+    window = SlidingWindowSpec(block_size=16, num_kv_heads=2, head_size=8, dtype=torch.bfloat16, sliding_window=32)
+    caches.kv_cache_groups.append(type(caches.kv_cache_groups[0])([], window))
+    decode, arrived = Scheduler(config, caches), request(33, decode_params())
+    decode.on_new_request(arrived)
+    assert decode.get_num_new_matched_tokens(arrived, 0) == (33 if drafts else 32, True)
+
+
 # --- what is asked for -----------------------------------------------------------------------------------
 
 
@@ -434,3 +447,17 @@ def test_leases_are_renewed_while_a_request_waits(hybrid, monkeypatch, options, 
     scheduler.update_state_after_alloc(one, blocks([7, 8, 9], [3, 4, 5]), 32)
     now += interval
     assert scheduler.build_metadata().renewed == []
+
+
+@pytest.mark.parametrize(
+    ("role", "windows", "warns"), [("kv_consumer", 1, 1), ("kv_producer", 1, 0), ("kv_consumer", 0, 0)]
+)
+def test_windows_and_prefix_caching_are_warned_of(monkeypatch, role, windows, warns):
+    said = []
+    monkeypatch.setattr(half.logger, "warning", said.append)
+    config = engine(role)
+    config.speculative_config = None
+    config.model_config = SimpleNamespace(get_total_num_hidden_layers=lambda: 2)
+    spec = SlidingWindowSpec(block_size=16, num_kv_heads=2, head_size=8, dtype=torch.bfloat16, sliding_window=32)
+    Scheduler(config, cache_config(ATTENTION, *[spec] * windows))
+    assert sum("--no-enable-prefix-caching" in line for line in said) == warns

@@ -58,7 +58,8 @@ def layer_specs(group: Any) -> dict[str, Any]:
     return {name: inner.get(name, first) for name in group.layer_names}
 
 
-def _first_spec(group: Any) -> Any:
+def first_spec(group: Any) -> Any:
+    """A group's spec, also where this stage has none of its layers."""
     inner = getattr(group.kv_cache_spec, "kv_cache_specs", None)
     return next(iter(inner.values())) if inner else group.kv_cache_spec
 
@@ -84,7 +85,7 @@ def _spec_reasons(config: Any) -> Iterable[Reason]:
 
 def _stem(group: Any, facts: ModelFacts) -> str:
     """What a group is called, before its number."""
-    spec = _first_spec(group)
+    spec = first_spec(group)
     if KINDS[type(spec).__name__] == STATE:
         return facts.state
     backend = next((facts.layers[name].backend for name in group.layer_names if name in facts.layers), "")
@@ -109,7 +110,7 @@ def _group_names(config: Any, facts: ModelFacts) -> tuple[str, ...]:
 
 
 def _group_document(name: str, group: Any) -> dict[str, Any]:
-    spec = _first_spec(group)
+    spec = first_spec(group)
     kind = KINDS[type(spec).__name__]
     document: dict[str, Any] = {"name": name, "kind": kind}
     if kind == PAGED:

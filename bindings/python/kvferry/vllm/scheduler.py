@@ -20,7 +20,7 @@ from kvferry.vllm._facts import is_draft
 from kvferry.vllm._options import options_of
 from kvferry.vllm._params import Claims
 from kvferry.vllm._streams import KINDS, PAGED, STATE
-from kvferry.vllm.layout import layer_specs
+from kvferry.vllm.layout import first_spec, layer_specs
 from kvferry.vllm.metrics import KvferryStats
 
 if TYPE_CHECKING:
@@ -108,12 +108,20 @@ def leaves_last(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> bool
     has a state or a ring, which is valid at one position only; and where it has a window, which after the last
     element lacks the first token that this element itself reads. (A bounded replay lays its window out for that
     element, too.) Both sides have to find the same, also where one drafts and the other does not: a window of draft
-    layers does not count, and may cost a draft."""
-    specs = {name: spec for group in kv_cache_config.transfer_groups for name, spec in layer_specs(group).items()}
+    layers does not count, and may cost a draft. A window of which the first stage has no layer is taken for theirs
+    where there are drafts: they are in the last stage."""
+
+    def drafts(layer: str) -> bool:
+        return is_draft(layer, None, vllm_config) if layer else vllm_config.speculative_config is not None
+
+    layers = [
+        layer
+        for group in kv_cache_config.transfer_groups
+        for layer in layer_specs(group).items() or [("", first_spec(group))]
+    ]
     return _replays(kv_cache_config) or any(
-        KINDS[type(spec).__name__] != PAGED
-        or (getattr(spec, "sliding_window", None) and not is_draft(name, None, vllm_config))
-        for name, spec in specs.items()
+        KINDS[type(spec).__name__] != PAGED or (getattr(spec, "sliding_window", None) and not drafts(name))
+        for name, spec in layers
     )
 
 
@@ -136,10 +144,16 @@ class Scheduler:
         self._leaves_last = leaves_last(vllm_config, kv_cache_config)
         # vLLM wraps the specs of a group whose layers differ; they are of one kind, and share its blocks.
         self._groups = [
-            (next(iter(layer_specs(group).values())), group.kv_cache_spec.block_size)
-            for group in kv_cache_config.transfer_groups
+            (first_spec(group), group.kv_cache_spec.block_size) for group in kv_cache_config.transfer_groups
         ]
         self.wholly_loaded_groups = self._wholly_loaded()
+        windows = any(getattr(spec, "sliding_window", None) for spec, _ in self._groups)
+        if windows and config.is_kv_consumer and vllm_config.cache_config.enable_prefix_caching:
+            logger.warning(
+                "kvferry: this model has sliding windows, and prefix caching is on: a prompt that shares a loaded "
+                "prefix and goes on for less than the prompt that was loaded may read tokens that were not. Start "
+                "decode servers with --no-enable-prefix-caching"
+            )
         self._next = Metadata()
         self._waiting: dict[str, _Waiting] = {}  # by request id
         self._refused: dict[str, str] = {}  # request id -> why, until it gets its turn

@@ -99,6 +99,7 @@ class Worker:
         if memory is None:
             raise ValueError(f"kvferry: caches are on device {self._device.type!r}: expected cpu or cuda")
         self._node = self._open_node(live.layout, [Segment(each.address, memory) for each in live.segments])
+        logger.info("kvferry: this worker is incarnation %s at %s", self._node.incarnation, self._node.address)
         self._tell_leader(self._node)
 
     @staticmethod
