@@ -225,6 +225,8 @@ static void close_endpoint(ucx_engine *engine, ucx_peer *peer)
     uint64_t now = engine_now_ns();
     if (now >= engine->closing_last + together_ns)
         engine->closing_end = now + closing_ns;
+    else /* only what closes take counts */
+        engine->closing_end += now - engine->closing_last;
     do {
         bool closed = !UCS_PTR_IS_PTR(request) || ucp_request_check_status(request) != UCS_INPROGRESS;
         if (closed && !peer->out && !peer->opening)

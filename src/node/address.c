@@ -3,6 +3,7 @@
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>
+#include <net/if.h>
 #include <netdb.h>
 #include <stdio.h>
 #include <string.h>
@@ -210,6 +211,8 @@ bool node_address_is_here(const node_address *address)
     for (const struct ifaddrs *one = all; one && !found; one = one->ifa_next) {
         const struct sockaddr *at = one->ifa_addr;
         node_address its = {.port = 0};
+        if (!(one->ifa_flags & IFF_UP))
+            continue;
         if (at && at->sa_family == AF_INET)
             inet_ntop(AF_INET, &((const struct sockaddr_in *)at)->sin_addr, its.host, sizeof(its.host));
         else if (at && at->sa_family == AF_INET6)

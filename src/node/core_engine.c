@@ -123,7 +123,6 @@ void core_engine_fail_with(node_core *core, core_engine *engine, const char *cod
 static void connected(node_core *core, core_engine *engine)
 {
     engine->state = CORE_ENGINE_CONNECTED;
-    engine->unproved = 0;
     core_timer_stop(core, &engine->timer);
     leave_greeter(core, engine);
     core_log(core, KVFERRY_LOG_INFO, "engine %s at %s: connected, asks %zu of %zu workers", engine->id,
@@ -427,6 +426,7 @@ void core_engine_welcome(node_core *core, core_line *line, const wire_message *m
     core_engine *engine = line->user;
     const wire_roster *wire = &message->body.hello.roster;
     const bool refused = kvferry_report_count(message->reasons) != 0;
+    engine->unproved = 0;
     if (engine->state != CORE_ENGINE_GREETS && !(refused && engine->state == CORE_ENGINE_FETCHES))
         return;
     if (refused) {

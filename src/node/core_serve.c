@@ -308,6 +308,8 @@ void core_received_settle(node_core *core, core_link link, core_line *line, cons
         member = take_place(core, offer, target);
     if (!member && *core_kept_members(core, offer) < core_kept_limit(core))
         member = core_member_add(core, offer, message->sender);
+    if (core_supply_is_loose(offer)) /* the record may have to make room */
+        core_target_keep_line(core, line);
     if (member)
         settle(core, link, member, message);
     else

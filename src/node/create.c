@@ -188,8 +188,11 @@ static kvferry_status add_segment(create_job *job, uint32_t index)
     return status == KVFERRY_OK && number != index ? KVFERRY_INTERNAL : status;
 }
 
-/* What peers on other hosts cannot reach, or this host cannot listen at, does not do: *why. A number is as it was meant. */
-static bool resolve_advertised(node_address *host, const char **why)
+/*
+ * What peers on other hosts cannot reach, or an engine that listens there itself cannot listen at, does not do: *why. A
+ * number is as it was meant.
+ */
+static bool resolve_advertised(node_address *host, bool listens, const char **why)
 {
     bool named = !node_address_is_numeric(host);
     const char *failure = "";
@@ -197,7 +200,7 @@ static bool resolve_advertised(node_address *host, const char **why)
         *why = base_format("cannot be looked up: %.200s", failure);
     else if (named && node_address_is_loopback(host))
         *why = base_format("is %.64s, a loopback address", host->host);
-    else if (!node_address_is_loopback(host) && !node_address_is_here(host))
+    else if (listens && !node_address_is_loopback(host) && !node_address_is_here(host))
         *why = "is at no interface of this host";
     else
         return true;
@@ -211,7 +214,7 @@ static void find_host(create_job *job)
     const char *why = "";
     bool everywhere = node_address_is_wildcard(&job->listen);
     job->host = everywhere ? job->advertise : job->listen;
-    if (!everywhere || resolve_advertised(&job->host, &why))
+    if (!everywhere || resolve_advertised(&job->host, strcmp(job->options.engine, "ucx") == 0, &why))
         return;
     node_log_format(&job->node->log, KVFERRY_LOG_WARNING,
                     "the host of advertise, %.200s, %.250s. The transfer engine is told no host: over TCP "
