@@ -560,6 +560,7 @@ static void settle_late(bool recorded)
     while (core_next_effect(r->nodes[p].core, &effect))
         assert_int_not_equal(effect.kind, CORE_WRITE);
     end_liar(&l);
+    rig_free(r);
 }
 
 static void an_ask_that_is_read_behind_its_settle_is_not_served(void **state)
