@@ -455,7 +455,7 @@ typedef struct core_tombstone {
 #define CORE_TOLD 1024
 
 /* Offers whose members are kept, each with a limit of its own: what is past takes no room of who asks early. */
-enum { CORE_KEPT_EARLY, CORE_KEPT_EXPECTED, CORE_KEPT_PAST, CORE_KEPT_OFFERS };
+enum { CORE_OFFERS_EARLY, CORE_OFFERS_EXPECTED, CORE_OFFERS_PAST, CORE_OFFERS_KINDS };
 
 struct node_core {
     core_options options; /* strings and binding are the arena's */
@@ -514,7 +514,7 @@ struct node_core {
     core_supply *offers;
     core_supply *expected_offers, *past_offers; /* the early ones are in shares */
     size_t early_count, expected_count, past_count;
-    size_t kept_members[CORE_KEPT_OFFERS];
+    size_t kept_members[CORE_OFFERS_KINDS];
     size_t offer_count; /* not released */
     uint64_t early_bytes; /* of tables of asks */
     core_share strangers;

@@ -248,6 +248,12 @@ static void settle(node_core *core, core_link link, core_member *member, const w
         send_waiting(core, link, message, verdict->attempt);
 }
 
+/* To remember a settle by; NULL: there is no room for it. */
+static core_member *add_if_room(node_core *core, core_supply *offer, const char *sender)
+{
+    return *core_kept_members(core, offer) < core_kept_limit(core) ? core_member_add(core, offer, sender) : NULL;
+}
+
 /*
  * A worker that shook hands once and was given up since may not be let in again, but has to know that nothing is
  * written to it any more. It gets an answer if that is so, and a late ask of it is refused. What is expected of
@@ -267,8 +273,8 @@ static bool settle_apart(node_core *core, core_link link, core_line *line, const
     if (member && member->state != CORE_MEMBER_SETTLED)
         return false;
     offer = core_supply_get_free(core, message->transfer_id, NULL);
-    if (offer && !member && *core_kept_members(core, offer) < core_kept_limit(core))
-        member = core_member_add(core, offer, sender);
+    if (offer && !member)
+        member = add_if_room(core, offer, sender);
     if (member) {
         bool held = offer->held;
         offer->held = true;
@@ -306,9 +312,9 @@ void core_received_settle(node_core *core, core_link link, core_line *line, cons
     if (!member && offer->pairing && offer->state < CORE_SUPPLY_ENDED &&
         strcmp(offer->engine_id, target->engine_id) == 0)
         member = take_place(core, offer, target);
-    if (!member && *core_kept_members(core, offer) < core_kept_limit(core))
-        member = core_member_add(core, offer, message->sender);
-    if (core_supply_is_loose(offer)) /* the record may have to make room */
+    if (!member)
+        member = add_if_room(core, offer, message->sender);
+    if (member && core_supply_is_loose(offer)) /* the record may have to make room */
         core_target_keep_line(core, line);
     if (member)
         settle(core, link, member, message);

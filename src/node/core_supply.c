@@ -48,8 +48,8 @@ size_t core_kept_limit(const node_core *core) { return 4 * (size_t)core->options
 size_t *core_kept_members(node_core *core, const core_supply *offer)
 {
     if (offer->state == CORE_SUPPLY_PAST)
-        return &core->kept_members[CORE_KEPT_PAST];
-    return &core->kept_members[offer->expected ? CORE_KEPT_EXPECTED : CORE_KEPT_EARLY];
+        return &core->kept_members[CORE_OFFERS_PAST];
+    return &core->kept_members[offer->expected ? CORE_OFFERS_EXPECTED : CORE_OFFERS_EARLY];
 }
 
 /* Out of the list that its state puts it into. */
@@ -199,7 +199,7 @@ static void remember(node_core *core, core_supply *offer)
         core_member_shrink(member);
     enter_list(core, offer, NULL);
     while (core->past_offers != offer && (core->past_count > core->options.max_transfers ||
-                                          core->kept_members[CORE_KEPT_PAST] > core_kept_limit(core)))
+                                          core->kept_members[CORE_OFFERS_PAST] > core_kept_limit(core)))
         forget(core, core->past_offers);
 }
 
@@ -284,7 +284,7 @@ static core_supply *make_offer(node_core *core, const char *id)
 static bool is_crowded(const node_core *core)
 {
     return core->early_count && (core->early_count >= core->options.max_transfers ||
-                                 core->kept_members[CORE_KEPT_EARLY] > core_kept_limit(core));
+                                 core->kept_members[CORE_OFFERS_EARLY] > core_kept_limit(core));
 }
 
 /* Where there are too many, who has most of them loses its oldest. */

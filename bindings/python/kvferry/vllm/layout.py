@@ -64,6 +64,11 @@ def first_spec(group: Any) -> Any:
     return next(iter(inner.values())) if inner else group.kv_cache_spec
 
 
+def has_window(spec: Any) -> bool:
+    """Whether only a window's tokens are wanted. Other specs may have one for kernels only: all of theirs is stored."""
+    return type(spec).__name__.startswith("SlidingWindow")
+
+
 def _spec_reasons(config: Any) -> Iterable[Reason]:
     """Spec classes that are not carried, each once."""
     seen = set()
@@ -115,7 +120,7 @@ def _group_document(name: str, group: Any) -> dict[str, Any]:
     document: dict[str, Any] = {"name": name, "kind": kind}
     if kind == PAGED:
         document["block_tokens"] = group.kv_cache_spec.block_size
-        if type(spec).__name__.startswith("SlidingWindow"):
+        if has_window(spec):
             # vLLM's window counts the token itself; a document's what it reads before it.
             document["window"] = spec.sliding_window - 1
     return document

@@ -20,7 +20,7 @@ from kvferry.vllm._facts import is_draft
 from kvferry.vllm._options import options_of
 from kvferry.vllm._params import Claims
 from kvferry.vllm._streams import KINDS, PAGED, STATE
-from kvferry.vllm.layout import first_spec, layer_specs
+from kvferry.vllm.layout import first_spec, has_window, layer_specs
 from kvferry.vllm.metrics import KvferryStats
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ class Scheduler:
             (first_spec(group), group.kv_cache_spec.block_size) for group in kv_cache_config.transfer_groups
         ]
         self.wholly_loaded_groups = self._wholly_loaded()
-        windows = any(type(spec).__name__.startswith("SlidingWindow") for spec, _ in self._groups)
+        windows = any(has_window(spec) for spec, _ in self._groups)
         if windows and config.is_kv_consumer and vllm_config.cache_config.enable_prefix_caching:
             logger.warning(
                 "kvferry: this model has sliding windows, and prefix caching is on: a prompt that shares a loaded "
