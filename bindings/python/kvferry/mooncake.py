@@ -101,7 +101,8 @@ class _Peer:
         self.session = session
         self.thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="kvferry-mooncake")
         self.running: set[Future[None]] = set()
-        self.lost = False
+        self.failure = ""  # what went wrong first, from then on
+        self.lost = False  # told, with the end of the first batch that it ended
 
     def close(self) -> None:
         """What was begun cannot be stopped: waits for it."""
@@ -118,7 +119,7 @@ class _Engine:
         if self._engine.initialize(host, "P2PHANDSHAKE", transport or "tcp", devices) != 0:
             raise RuntimeError(f"TransferEngine.initialize({host!r}, 'P2PHANDSHAKE', {transport or 'tcp'!r}) failed")
         self.session = with_port(host, self._engine.get_rpc_port()).encode()
-        self._ended: queue.SimpleQueue[tuple[_Peer, Any, int, int, bytes | None]] = queue.SimpleQueue()
+        self._ended: queue.SimpleQueue[tuple[_Peer, Any, int, str]] = queue.SimpleQueue()
         self.wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.peers: dict[int, _Peer] = {}
         self.segments: dict[int, int] = {}
@@ -143,9 +144,20 @@ class _Engine:
         future.add_done_callback(peer.running.discard)
 
     def _move(self, peer: _Peer, write: bool, copies: list[tuple[int, int, int]], end: Any, batch: int) -> None:
+        """One batch, in the peer's thread. Whatever is raised here, the batch ends."""
+        if not peer.failure:  # behind a failure nothing is begun
+            try:
+                peer.failure = self._copy(peer, write, copies)
+            except BaseException as error:
+                peer.failure = f"Mooncake: copies with {peer.session} failed: {error!r}"
+        self._ended.put((peer, end, batch, peer.failure))
+        os.eventfd_write(self.wake, 1)
+
+    def _copy(self, peer: _Peer, write: bool, copies: list[tuple[int, int, int]]) -> str:
+        """What failed; "": nothing. A failed copy does not say why, so the connection is in doubt."""
         begin = self._engine.batch_transfer_async_write if write else self._engine.batch_transfer_async_read
         begun: list[int] = []
-        words, failure = "", PEER_LOST  # a failed copy does not say why: the connection is in doubt
+        words = ""
         try:
             # One at a time: of what was begun together the wheel tells only how the first one is.
             for local, remote, size in copies:
@@ -155,14 +167,14 @@ class _Engine:
                     break
                 begun.append(number)
         except Exception as error:
-            words, failure = f": {error}", ENGINE
-        failed = len(copies) - sum(self._wait(number) for number in begun)
-        status, detail = OK, None
-        if failed:
-            said = f"Mooncake: {failed} of {len(copies)} copies with {peer.session} failed{words}"
-            status, detail = failure, said.encode(errors="replace")
-        self._ended.put((peer, end, batch, status, detail))
-        os.eventfd_write(self.wake, 1)
+            words = f": {error!r}"
+        failed = len(copies)
+        for number in begun:  # to the last one, as each may still land
+            try:
+                failed -= self._wait(number)
+            except Exception as error:
+                words = f": {error!r}"
+        return f"Mooncake: {failed} of {len(copies)} copies with {peer.session} failed{words}" if failed else ""
 
     def _wait(self, number: int) -> bool:
         """Until a copy is over; whether it is well. One that is late for Mooncake may still land: it is not over."""
@@ -181,9 +193,9 @@ class _Engine:
             os.eventfd_read(self.wake)
         active = False
         while not self._ended.empty():
-            peer, end, batch, status, detail = self._ended.get()
-            peer.lost |= status == PEER_LOST
-            end(batch, status, detail)
+            peer, end, batch, failure = self._ended.get()
+            peer.lost |= bool(failure)
+            end(batch, PEER_LOST if failure else OK, failure.encode(errors="replace") if failure else None)
             active = True
         return active
 
@@ -196,9 +208,9 @@ _engines: dict[int, _Engine] = {}
 _numbers = itertools.count(1)
 
 
-def _say(report: int | None, error: Exception) -> None:
+def _say(report: int | None, words: object) -> None:
     """Into the caller's report."""
-    _library.library().kvferry_report_add(report, b"engine", str(error).encode(errors="replace"))
+    _library.library().kvferry_report_add(report, b"engine", str(words).encode(errors="replace"))
 
 
 def _guarded(function: Callable[..., int]) -> Callable[..., int]:
@@ -307,7 +319,8 @@ def _submit(
     self: int, peer: int, direction: int, copies: Any, count: int, end: Any, batch: int, report: int | None
 ) -> int:
     engine = _engines[self]
-    if engine.peers[peer].lost:
+    if failure := engine.peers[peer].failure:
+        _say(report, failure)
         return PEER_LOST
     listed = [(copies[at].local, copies[at].remote, copies[at].bytes) for at in range(count)]
     # The function pointer is the library's and stays; the object around it is only valid in this call.

@@ -2,6 +2,7 @@
 """Mooncake's TransferEngine out of its wheel, behind the library's public engine callbacks."""
 
 import ctypes
+import itertools
 import time
 from ctypes import POINTER, byref, c_bool, c_char_p, c_int, c_size_t, c_uint32, c_uint64, c_void_p
 
@@ -176,6 +177,72 @@ def test_a_late_copy_is_not_over_and_one_that_cannot_be_begun_fails(monkeypatch,
     assert engine._engine.answers == {number: [] if number <= 3 else [1, -2, 0, -2] for number in range(1, count + 1)}
     if status == PEER_LOST:
         assert ends[0][2] == b"Mooncake: 1 of 4 copies with there:1 failed: not all could be begun"
+
+
+class Broken(Late):
+    """A TransferEngine that raises what nobody expects, at the call named; copies with others than `here` go well."""
+
+    def __init__(self, at):
+        self.at, self.numbers, self.asked = at, itertools.count(1), {}
+
+    def batch_transfer_async_write(self, session, local, remote, sizes):
+        number = next(self.numbers)
+        self.asked[number] = session
+        if (self.at, session) == ("begin", "here:1"):
+            raise KeyError("odd")
+        return number
+
+    def transfer_check_status(self, number):
+        if self.asked[number] == "here:1":
+            raise SystemExit("odd") if self.at == "exit" else KeyError("odd")
+        return 1
+
+
+@pytest.fixture(name="broken", params=["begin", "look", "exit"])
+def engine_with_broken_calls(monkeypatch, request):
+    monkeypatch.setattr("mooncake.engine.TransferEngine", lambda: Broken(request.param))
+    engine = mooncake._Engine("", "", "127.0.0.1")
+    engine.peers.update({1: mooncake._Peer("here:1"), 2: mooncake._Peer("there:1")})
+    monkeypatch.setitem(mooncake._engines, 1 << 20, engine)
+    yield engine
+    engine.close()
+
+
+def submit_and_wait(engine, batches, copies=1):
+    """Each (batch, peer) with a copy, until the threads have nothing more to do; the ends, as they are told."""
+    ends = []
+    for batch, peer in batches:
+        engine.submit(engine.peers[peer], True, [(0, 0, 8)] * copies, lambda *end: ends.append(end), batch)
+    for peer in engine.peers.values():
+        peer.thread.shutdown(wait=True)
+    return ends
+
+
+@pytest.mark.parametrize("copies", [1, 2])
+def test_what_nobody_expects_ends_the_copies_with_that_peer_and_no_others(broken, copies):
+    ends = submit_and_wait(broken, [(7, 1), (8, 2), (9, 1)], copies)
+    broken.progress()
+    found = {batch: (status, (words or b"").decode()) for batch, status, words in ends}
+    assert found[8] == (OK, "")
+    assert found[7][0] == found[9][0] == PEER_LOST
+    assert found[7][1] == found[9][1]
+    assert "Mooncake: " in found[7][1]
+    assert "here:1 failed: " in found[7][1]
+    assert "odd" in found[7][1]
+    assert [broken.peers[number].lost for number in (1, 2)] == [True, False]
+    begun = 1 if broken._engine.at == "begin" else copies
+    assert list(broken._engine.asked.values()).count("here:1") == begun, "behind a failure nothing is begun"
+
+
+def test_a_failed_connection_takes_no_copies_before_its_end_is_told(broken):
+    ends = submit_and_wait(broken, [(7, 1)])
+    with Report() as report:
+        one = (mooncake._CCopy * 1)(mooncake._CCopy(0, 0, 8, 0, 0))
+        assert mooncake._submit(1 << 20, 1, WRITE, one, 1, None, 8, report.handle) == PEER_LOST
+        assert "here:1 failed" in reasons_of(report.handle)[0].message
+    assert (ends, broken.peers[1].lost) == ([], False)
+    broken.progress()
+    assert (len(ends), broken.peers[1].lost) == (1, True)
 
 
 def test_it_listens_where_the_node_does(library):
