@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
+import io
 import json
 import unittest
 from typing import Any
@@ -147,6 +149,60 @@ class ProxyTest(ProxyCase):
         running.cancel()
         await self.decode.aborted.wait()
 
+    async def test_a_second_cancel_leaves_no_decode_request(self) -> None:
+        """While it waits for the prefill request to end: before there is an answer, and in the middle of one."""
+        for answers in (False, True):
+            with self.subTest(answers=answers):
+                waits, ends, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+                answer = mock.Mock(close=ended.set)
+
+                async def prefill(*_: Any, waits: asyncio.Event = waits, ends: asyncio.Event = ends) -> None:
+                    try:
+                        await asyncio.Event().wait()
+                    finally:
+                        waits.set()
+                        await ends.wait()
+
+                async def decode(
+                    *_: Any, answers: bool = answers, answer: Any = answer, ended: asyncio.Event = ended
+                ) -> tuple[Any, bytes]:
+                    if not answers:
+                        try:
+                            await asyncio.Event().wait()
+                        finally:
+                            ended.set()
+                    return answer, b""
+
+                async def pass_on(*_: Any) -> None:
+                    await asyncio.Event().wait()
+
+                served = proxy.Proxy(self.servers, [self.decode.url])
+                served._prefill, served._decode, served._pass_on = prefill, decode, pass_on  # type: ignore[assignment]
+                request = mock.Mock(headers={}, path="/v1/completions")
+                running = asyncio.create_task(served._serve_by(self.servers[0], 0, "e0", request, {}, "x", ""))
+                await asyncio.sleep(0.01)
+                running.cancel()
+                await waits.wait()
+                running.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await running
+                for _ in range(10):
+                    await asyncio.sleep(0)
+                assert ended.is_set()
+                ends.set()
+
+    async def test_a_client_that_leaves_is_no_fault_of_the_decode_server(self) -> None:
+        self.decode.pieces = [{"choices": [{"text": "x" * 100_000}]}] * 500  # more than any buffer on the way takes
+        with mock.patch.object(proxy, "WATCH_SECONDS", 3600.0), self.assertLogs("kvferry.proxy", "INFO") as logs:
+            async with self.session.post(self.url + "/v1/completions", json={"prompt": "p", "stream": True}) as answer:
+                await answer.content.readany()
+                answer.close()
+            while not logs.records:
+                await asyncio.sleep(0.01)
+        assert [(one.levelname, one.getMessage()) for one in logs.records] == [
+            ("INFO", f"a client left before the end of its answer by decode server {self.decode.url}")
+        ]
+
     async def test_failed_prefill_aborts_decode_and_is_told(self) -> None:
         self.decode.may_answer.clear()
         for status, told in ((400, 400), (500, 502)):
@@ -272,6 +328,21 @@ class CommandTest(unittest.TestCase):
                 proxy.server_url(given)
         with pytest.raises(argparse.ArgumentTypeError):
             proxy.prefill_server(["http://p:1", "2", "3"])
+
+    def test_a_server_that_is_given_twice_is_refused_by_its_name(self) -> None:
+        for given in (
+            ["--prefill", "http://p:1", "--prefill", "p:1/", "9000", "--decode", "http://d:1"],
+            ["--prefill", "http://p:1", "--decode", "http://d:1", "--decode", "http://e:1", "--decode", "d:1"],
+        ):
+            said = io.StringIO()
+            with (
+                self.subTest(given=given),
+                contextlib.redirect_stderr(said),
+                mock.patch.object(web, "run_app"),
+                pytest.raises(SystemExit),
+            ):
+                proxy.main(given)
+            assert f"found more than once: http://{'p' if 'p:1/' in given else 'd'}:1\n" in said.getvalue()
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import itertools
 import time
+from collections import Counter
 from collections.abc import Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -192,16 +193,26 @@ async def first_of(work: Coroutine[Any, Any, T], other: Coroutine[Any, Any, T]) 
         await asyncio.wait({working, beside}, return_when=asyncio.FIRST_COMPLETED)
         return (working if working.done() else beside).result()
     finally:
-        await stop(beside)
-        await stop(working)
+        await stop(beside, working)
 
 
-async def stop(task: asyncio.Task[Any]) -> None:
-    """Cancels a task unless it is done, and waits for its end."""
-    task.cancel()
-    await asyncio.wait({task})
+async def stop(*tasks: asyncio.Task[Any]) -> None:
+    """Cancels tasks that are not done, and waits for their ends. Who is canceled while it waits has canceled all."""
+    for task in tasks:
+        task.cancel()
+        task.add_done_callback(_look)
+    await asyncio.wait(tasks)
+
+
+def _look(task: asyncio.Task[Any]) -> None:
+    """At what a task ended with, which was reported, or is of no interest any more."""
     if not task.cancelled():
-        task.exception()  # was reported, or is of no interest any more
+        task.exception()
+
+
+def repeated(urls: Sequence[str]) -> list[str]:
+    """Those that are there more than once."""
+    return [url for url, count in Counter(urls).items() if count > 1]
 
 
 def server_url(text: str) -> str:

@@ -50,6 +50,7 @@ from kvferry._servers import (
     bootstrap_url,
     describe,
     first_of,
+    repeated,
     server_url,
     stop,
 )
@@ -171,6 +172,9 @@ class Proxy:
     """Serves requests by a prefill and a decode server each, in turns; passes over those that are down or fail."""
 
     def __init__(self, prefill: Sequence[PrefillServer], decode: Sequence[str]) -> None:
+        for side, urls in (("prefill", [server.url for server in prefill]), ("decode", decode)):
+            if twice := repeated(urls):
+                raise ValueError(f"each {side} server is to be given once, found more than once: {', '.join(twice)}")
         self.prefill = {server.url: server for server in prefill}
         self.prefill_turns = Turns(list(self.prefill))
         self.decode = Turns(decode)
@@ -280,11 +284,9 @@ class Proxy:
             answer, first = await decode
             return await self._pass_on(request, answer, first)
         finally:
-            # Closing a connection is what makes a server abort its request.
-            await stop(prefill)
-            await stop(decode)
-            if not decode.cancelled() and decode.exception() is None:
-                decode.result()[0].close()
+            # Closing a connection is what makes a server abort its request. A cancel while this waits keeps none open.
+            decode.add_done_callback(close_answer)
+            await stop(prefill, decode)
 
     async def _prefill(
         self, server: PrefillServer, path: str, body: dict[str, Any], headers: Mapping[str, str]
@@ -355,6 +357,9 @@ class Proxy:
                 response.headers[name] = value
         try:
             await self._copy(request, response, answer, first)
+        except ConnectionError:  # of the client's connection: _copy has caught those of the server's
+            log.info("a client left before the end of its answer by decode server %s", answer.url.origin())
+            cut_off(request)
         except Exception as error:  # no other answer can follow one that has begun
             log.warning("an answer by decode server %s was cut off: %s", answer.url.origin(), describe(error))
             cut_off(request)
@@ -365,17 +370,18 @@ class Proxy:
     ) -> None:
         await response.prepare(request)
         chunk = first
-        try:
-            while chunk:
-                await response.write(chunk)
+        while chunk:
+            await response.write(chunk)
+            try:
                 chunk = await answer.content.readany()
-        except (ClientError, asyncio.TimeoutError) as error:
-            failure = Failure(502, f"decode server {answer.url.origin()}: {describe(error)}")
-            log.warning("%s", failure.message)
-            if answer.content_type != "text/event-stream":
-                cut_off(request)
-                return
-            await response.write(b"data: " + json.dumps(failure.body()).encode() + b"\n\n")
+            except (ClientError, asyncio.TimeoutError) as error:
+                failure = Failure(502, f"decode server {answer.url.origin()}: {describe(error)}")
+                log.warning("%s", failure.message)
+                if answer.content_type != "text/event-stream":
+                    cut_off(request)
+                    return
+                await response.write(b"data: " + json.dumps(failure.body()).encode() + b"\n\n")
+                break
         await response.write_eof()
 
     # --- about the servers
@@ -449,6 +455,12 @@ def error_text(content: bytes) -> str:
     return text[:2000] or "no reason given"
 
 
+def close_answer(decode: asyncio.Task[tuple[ClientResponse, bytes]]) -> None:
+    """Of a task that has ended, if it came to one."""
+    if not decode.cancelled() and decode.exception() is None:
+        decode.result()[0].close()
+
+
 def cut_off(request: web.Request) -> None:
     """Closes the client's connection: an answer that is not whole must not look whole."""
     if request.transport is not None:
@@ -463,7 +475,7 @@ async def client_gone(request: web.Request) -> web.StreamResponse:
 
 
 def make_application(prefill: Sequence[PrefillServer], decode: Sequence[str]) -> web.Application:
-    """The proxy as an aiohttp application."""
+    """The proxy as an aiohttp application. ValueError: a server is given more than once."""
     proxy = Proxy(prefill, decode)
     application = web.Application(client_max_size=LARGEST_BODY, middlewares=[errors_in_form])
     application.cleanup_ctx.append(proxy.lifetime)
@@ -525,10 +537,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logging.getLogger("aiohttp.access").setLevel("WARNING")
     try:
         prefill = [prefill_server(words) for words in given.prefill]
-    except argparse.ArgumentTypeError as error:
+        application = make_application(prefill, given.decode)
+    except (argparse.ArgumentTypeError, ValueError) as error:
         commands.error(str(error))
     web.run_app(
-        make_application(prefill, given.decode),
+        application,
         host=given.host,
         port=given.port,
         print=lambda text: log.info("%s", text.replace("\n", " ")),
