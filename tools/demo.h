@@ -180,7 +180,8 @@ json_t *demo_request_json(const demo_request *request);
 
 /* --- messages (demo_channel.c) ----------------------------------------------------------------- */
 
-/* A worker's end: blocking. NULL or false: the parent is gone. */
+/* A worker's end: blocking. NULL or false: the parent is gone; errno says how it is known: ECONNRESET, EPROTO for what
+ * is no message, EAGAIN where the socket has a limit of time. */
 json_t *demo_channel_read(int fd);
 bool demo_channel_write(int fd, json_t *message); /* gives the message up */
 

@@ -43,10 +43,14 @@ static bool read_all(int fd, void *data, size_t size)
 {
     for (size_t done = 0; done < size;) {
         ssize_t got = read(fd, (char *)data + done, size - done);
-        if (got > 0)
+        if (got > 0) {
             done += (size_t)got;
-        else if (got == 0 || errno != EINTR)
+        } else if (got == 0) {
+            errno = ECONNRESET;
             return false;
+        } else if (errno != EINTR) {
+            return false;
+        }
     }
     return true;
 }
@@ -69,11 +73,18 @@ json_t *demo_channel_read(int fd)
     if (!read_all(fd, header, HEADER))
         return NULL;
     size_t size = header_read(header);
+    errno = EPROTO;
     if (size == 0 || size > MESSAGE_LIMIT)
         return NULL;
     char *text = tool_alloc(size, 1);
-    json_t *message = read_all(fd, text, size) ? json_loadb(text, size, 0, NULL) : NULL;
+    json_t *message = NULL;
+    if (read_all(fd, text, size)) {
+        message = json_loadb(text, size, 0, NULL);
+        errno = EPROTO;
+    }
+    int why = errno;
     free(text);
+    errno = why;
     return message;
 }
 

@@ -78,9 +78,9 @@ static int parse(int argc, char **argv, arguments *given)
         {"verbose", 'v', TOOL_FLAG, &given->verbose, NULL, "one row for each layer", 0, 0},
     };
     size_t count = 7;
-    count += tool_model_option_rows("", &given->common, options + count);
-    count += tool_model_option_rows("prefill-", &given->prefill_values, options + count);
-    count += tool_model_option_rows("decode-", &given->decode_values, options + count);
+    count += tool_model_option_rows("", "what the request needs", &given->common, options + count);
+    count += tool_model_option_rows("prefill-", "", &given->prefill_values, options + count);
+    count += tool_model_option_rows("decode-", "", &given->decode_values, options + count);
     const tool_usage usage = {
         .synopsis = "--model FILE|NAME --prefill TOPOLOGY --decode TOPOLOGY [options]\n"
                     "--source FILE [--source FILE ...] --target FILE [--target FILE ...] [options]",

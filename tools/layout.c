@@ -22,7 +22,7 @@ static int parse(int argc, char **argv, arguments *given)
         {"tp-rank", 0, TOOL_NUMBER, &given->tp_rank, "R", "default 0", 0, 4095},
         {"pp-rank", 0, TOOL_NUMBER, &given->pp_rank, "R", "default 0", 0, 4095},
     };
-    size_t count = 5 + tool_model_option_rows("", &given->values, options + 5);
+    size_t count = 5 + tool_model_option_rows("", "1024", &given->values, options + 5);
     const tool_usage usage = {
         .synopsis = "--model FILE|NAME --tp N [--pp N] [--tp-rank R] [--pp-rank R] [options]",
         .about = "Prints the layout document (kvferry-layout/1, JSON) that the worker has under "

@@ -2,12 +2,16 @@
 /* kvferry send: a prefill engine that has a `kvferry serve` fetch requests, and says what came of it. */
 #include <kvferry/node.h>
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <unistd.h>
 
 #include "try.h"
+
+/* Times --timeout: the receiver may wait for its deadline, and look at all of its memory. */
+enum { PATIENCE = 3 };
 
 typedef struct sender {
     try_options options;
@@ -21,6 +25,7 @@ typedef struct sender {
     demo_random random;
     json_t *introduction; /* the receiver's */
     json_t *results;      /* one a request */
+    tool_reasons reasons; /* why the receiver did not answer */
     uint64_t right;
 } sender;
 
@@ -93,22 +98,57 @@ static void print_heads(const sender *s)
     fflush(stdout);
 }
 
+/* Why the receiver's word did not come, as errno tells. */
+static void take_silence(sender *s, const char *wanted, uint64_t seconds)
+{
+    bool late = errno == EAGAIN || errno == EWOULDBLOCK;
+    char *expected = late ? tool_text("%s within %llu s", wanted, (unsigned long long)seconds) : tool_text("%s", wanted);
+    if (late)
+        try_reason(&s->reasons, "serve_silent", s->address, expected,
+                   "a connection and no word: it is busy, perhaps with another sender, or hangs");
+    else if (errno == EPROTO)
+        try_reason(&s->reasons, "serve_unknown", s->address, expected, "another program");
+    else
+        try_reason(&s->reasons, "serve_gone", s->address, expected,
+                   "the end of the connection: it was stopped, or has sent this one away, as its messages say");
+    free(expected);
+}
+
+/* The reasons so far, where nothing else is printed. */
+static int give_up(sender *s)
+{
+    try_log_reasons(&s->reasons);
+    if (tool_json())
+        return tool_refuse(&s->reasons, "", stdout);
+    tool_reasons_free(&s->reasons);
+    return TOOL_FAILED;
+}
+
+static int read_answer(sender *s)
+{
+    s->introduction = demo_channel_read(s->fd);
+    if (!s->introduction) {
+        take_silence(s, "an answer of 'kvferry serve'", s->options.timeout);
+        return give_up(s);
+    }
+    int status = try_read_introduction(s->introduction, s->address, &s->targets, &s->reasons);
+    return status == TOOL_FAILED ? give_up(s) : status;
+}
+
 /* Both sides say who they are; the layouts must fit before a node is started. */
 static int introduce(sender *s, const char *host)
 {
     json_t *hello = json_pack("{s:s, s:s}", "try", TRY_PROTOCOL, "version", kvferry_version());
-    if (!demo_channel_write(s->fd, hello)) {
-        tool_log("%s: the connection was closed", s->address);
-        return TOOL_FAILED;
-    }
-    s->introduction = demo_channel_read(s->fd);
-    int status = try_read_introduction(s->introduction, s->address, &s->targets);
+    demo_channel_write(s->fd, hello); /* where that fails, so does reading */
+    int status = read_answer(s);
     if (status == TOOL_GO_ON)
         status = compare(s);
     if (status == TOOL_GO_ON)
         status = try_engine_start(&s->engine, &s->options, KVFERRY_SIDE_PREFILL, &s->side, host, s->seed);
-    if (status == TOOL_GO_ON && !demo_channel_write(s->fd, try_introduction(&s->engine, s->seed)))
-        status = TOOL_FAILED;
+    if (status == TOOL_GO_ON && !demo_channel_write(s->fd, try_introduction(&s->engine, s->seed))) {
+        take_silence(s, "it to take who this side is", s->options.timeout);
+        status = give_up(s);
+    }
     return status;
 }
 
@@ -142,11 +182,9 @@ static int offer(sender *s, const char *id, const demo_request *request, kvferry
         if (!oracle_fill(&self, &transfer))
             tool_no_memory();
         kvferry_status answer = kvferry_node_offer(s->engine.workers[i].node, &offered, report);
-        tool_reasons reasons = {0};
-        status = tool_check_status(answer, "the offer", &reasons, report, NULL);
+        status = tool_check_status(answer, "the offer", &s->reasons, report, NULL);
         if (status == TOOL_GO_ON && answer != KVFERRY_OK)
-            status = tool_refuse(&reasons, "the request cannot be offered", stdout);
-        tool_reasons_free(&reasons);
+            status = TOOL_FAILED;
     }
     free(tables);
     return status;
@@ -164,14 +202,11 @@ static json_t *own_results(const sender *s)
 static int finish(sender *s, const char *id, const demo_request *request, json_t *answer)
 {
     bool right = answer && json_is_true(json_object_get(answer, "right"));
-    if (!answer)
-        tool_log("%s: the receiver did not answer within %llu seconds", s->address,
-                 (unsigned long long)s->options.timeout);
     for (size_t i = 0; i < s->side.count && !right; i++) /* nobody will ask for it any more */
         kvferry_node_abort(s->engine.workers[i].node, KVFERRY_SIDE_PREFILL, id);
     bool released = try_engine_wait(&s->engine, id, true, -1);
     if (!released)
-        tool_log("request %s: its blocks are not released yet", id);
+        try_reason(&s->reasons, "not_released", id, "the blocks to be released", "blocks that may still be read");
     s->right += right && released;
     json_t *result = answer ? json_incref(answer) : json_object();
     json_object_set_new(result, "request", json_string(id));
@@ -196,7 +231,10 @@ static int move(sender *s, uint32_t number)
         json_object_set_new(message, "transfer_id", json_string(id));
         json_t *wrapped = json_pack("{s:o, s:I}", "request", message, "seed",
                                     (json_int_t)(s->seed + number));
-        json_t *answer = demo_channel_write(s->fd, wrapped) ? demo_channel_read(s->fd) : NULL;
+        demo_channel_write(s->fd, wrapped); /* where that fails, so does reading */
+        json_t *answer = demo_channel_read(s->fd);
+        if (!answer)
+            take_silence(s, "the outcome of a request", PATIENCE * s->options.timeout);
         status = finish(s, id, &request, answer);
         json_decref(answer);
     }
@@ -242,13 +280,52 @@ static void print_text(const sender *s)
            (unsigned long long)s->requests);
 }
 
+static void take_reasons(json_t *list, const json_t *workers)
+{
+    for (size_t i = 0; i < json_array_size(workers); i++)
+        json_array_extend(list, json_object_get(json_array_get(workers, i), "reasons"));
+}
+
+/* A byte that is wrong is no reason of a node: the first one is named. */
+static void take_finding(tool_reasons *reasons, const json_t *workers)
+{
+    for (size_t i = 0; i < json_array_size(workers); i++) {
+        const json_t *worker = json_array_get(workers, i);
+        const char *first = json_string_value(json_array_get(json_object_get(worker, "findings"), 0));
+        if (first)
+            try_reason(reasons, "bytes_wrong", demo_text(worker, "worker"), "every byte right", first);
+    }
+}
+
+/* All reasons of both sides, and those of the connection between them. */
+static json_t *all_reasons(sender *s)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < json_array_size(s->results); i++) {
+        const json_t *request = json_array_get(s->results, i);
+        take_reasons(list, json_object_get(request, "workers"));
+        take_reasons(list, json_object_get(request, "sources"));
+        take_finding(&s->reasons, json_object_get(request, "workers"));
+    }
+    json_array_extend(list, s->reasons.list);
+    return list;
+}
+
+static void print_json(sender *s, bool ok)
+{
+    json_t *value = json_pack("{s:b, s:s, s:s, s:O, s:I}", "ok", ok, "address", try_engine_address(&s->engine),
+                              "version", kvferry_version(), "requests", s->results, "right", (json_int_t)s->right);
+    if (!ok)
+        json_object_set_new(value, "reasons", all_reasons(s));
+    tool_print_json(value);
+}
+
 static int conclude(sender *s)
 {
     bool ok = s->right == s->requests;
+    try_log_reasons(&s->reasons);
     if (tool_json())
-        tool_print_json(json_pack("{s:b, s:s, s:s, s:O, s:I}", "ok", ok, "address",
-                                  try_engine_address(&s->engine), "version", kvferry_version(),
-                                  "requests", s->results, "right", (json_int_t)s->right));
+        print_json(s, ok);
     else
         print_text(s);
     return ok ? TOOL_FINE : TOOL_FAILED;
@@ -275,16 +352,13 @@ static int run(sender *s)
     uint64_t theirs = demo_number(s->introduction, "most");
     if (theirs < s->most)
         s->most = theirs;
+    if (!s->most)
+        return tool_fail("memory_small", theirs ? "--blocks" : s->address, "room for a request of one token", "none");
     s->results = json_array();
-    /* The receiver may wait for its deadline, and look at all of its memory. */
-    try_set_patience(s->fd, 3 * s->options.timeout);
-    for (uint32_t i = 1; i <= s->requests && s->most && status == TOOL_GO_ON; i++)
+    try_set_patience(s->fd, PATIENCE * s->options.timeout);
+    for (uint32_t i = 1; i <= s->requests && status == TOOL_GO_ON; i++)
         status = move(s, i);
-    if (!s->most) {
-        tool_log("the memory is too small for a single token: more --blocks are needed");
-        return TOOL_FAILED;
-    }
-    return json_array_size(s->results) ? conclude(s) : status;
+    return status == TOOL_UNEXPECTED ? status : conclude(s);
 }
 
 int tool_send(int argc, char **argv)
@@ -306,5 +380,6 @@ int tool_send(int argc, char **argv)
     tool_list_free(&s.options.layouts);
     json_decref(s.introduction);
     json_decref(s.results);
+    tool_reasons_free(&s.reasons);
     return status;
 }

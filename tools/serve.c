@@ -45,7 +45,7 @@ static int parse(int argc, char **argv, server *s)
         {"listen", 0, TOOL_STRING, &s->listen, "HOST:PORT",
          "where to wait; the workers listen at ports of their own on that host\n"
          "(default 127.0.0.1:0: any port)", 0, 0},
-        {"once", 0, TOOL_FLAG, &s->once, NULL, "end when the first sender has gone", 0, 0},
+        {"once", 0, TOOL_FLAG, &s->once, NULL, "end when the first sender that fits has gone", 0, 0},
         {"verify", 0, TOOL_FLAG, &s->options.verify, NULL,
          "the senders' checksums are compared, besides the look at every byte", 0, 0},
     };
@@ -260,9 +260,9 @@ static bool hear(const server *s, const client *c, uint64_t seconds)
 
 static int meet(server *s, client *c)
 {
-    uint64_t seconds = s->options.timeout < MEET_S ? s->options.timeout : MEET_S;
-    try_set_patience(c->fd, seconds);
-    if (!hear(s, c, seconds))
+    uint64_t first = s->options.timeout < MEET_S ? s->options.timeout : MEET_S;
+    try_set_patience(c->fd, first);
+    if (!hear(s, c, first))
         return TOOL_FAILED;
     json_t *hello = demo_channel_read(c->fd);
     bool ours = strcmp(demo_text(hello, "try"), TRY_PROTOCOL) == 0;
@@ -273,19 +273,27 @@ static int meet(server *s, client *c)
     }
     if (!demo_channel_write(c->fd, introduction(s)))
         return TOOL_FAILED;
-    c->introduction = hear(s, c, seconds) ? demo_channel_read(c->fd) : NULL;
-    int status = c->introduction ? try_read_introduction(c->introduction, c->name, &c->sources) : TOOL_FAILED;
-    if (!c->introduction)
+    /* It compares the two engines, and starts its own, which has memory to fill. */
+    try_set_patience(c->fd, s->options.timeout);
+    c->introduction = hear(s, c, s->options.timeout) ? demo_channel_read(c->fd) : NULL;
+    if (!c->introduction) {
         tool_log("%s: it went away without a request", c->name);
+        return TOOL_FAILED;
+    }
+    tool_reasons reasons = {0};
+    int status = try_read_introduction(c->introduction, c->name, &c->sources, &reasons);
+    try_log_reasons(&reasons);
+    tool_reasons_free(&reasons);
     c->where = demo_text(c->introduction, "address");
     return status;
 }
 
-static void serve_client(server *s, int fd)
+/* Whether it was a sender. */
+static bool serve_client(server *s, int fd)
 {
     client c = {.fd = fd, .name = try_peer_name(fd)};
     int status = meet(s, &c);
-    try_set_patience(fd, s->options.timeout);
+    bool met = status == TOOL_GO_ON;
     while (status == TOOL_GO_ON) {
         json_t *message = hear(s, &c, s->options.timeout) ? demo_channel_read(fd) : NULL;
         if (!message)
@@ -297,6 +305,7 @@ static void serve_client(server *s, int fd)
     tool_side_free(&c.sources);
     free(c.name);
     close(fd);
+    return met;
 }
 
 /* --- the run --------------------------------------------------------------------------------- */
@@ -320,11 +329,19 @@ static void wait_for_senders(server *s)
         if (polls[1].revents)
             break;
         int fd = polls[0].revents ? accept4(s->fd, NULL, NULL, SOCK_CLOEXEC) : -1;
-        if (fd >= 0) {
-            serve_client(s, fd);
-            on = !s->once;
-        }
+        if (fd >= 0)
+            on = !(serve_client(s, fd) && s->once);
     }
+}
+
+/* The line for the shell that sends comes last. */
+static void say_addresses(const server *s)
+{
+    for (size_t i = 0; s->side.count > 1 && i < s->side.count; i++)
+        tool_log("%s: status: %s", s->side.names[i], kvferry_node_address(s->engine.workers[i].node));
+    tool_log("%zu %s of %s, waiting at %s (status: %s)", s->side.count,
+             s->side.count == 1 ? "worker" : "workers", kvferry_layout_engine_id(s->side.layouts[0]),
+             s->bound, try_engine_address(&s->engine));
 }
 
 static int run(server *s)
@@ -344,9 +361,7 @@ static int run(server *s)
         return status;
     s->random = (demo_random){s->seed};
     demo_pools_create(&s->side, &s->random, &s->pools);
-    tool_log("%zu %s of %s, waiting at %s (status: %s)", s->side.count,
-             s->side.count == 1 ? "worker" : "workers", kvferry_layout_engine_id(s->side.layouts[0]),
-             s->bound, try_engine_address(&s->engine));
+    say_addresses(s);
     wait_for_senders(s);
     if (tool_json())
         tool_print_json(json_pack("{s:b, s:s, s:I, s:I}", "ok", s->right == s->requests, "address",

@@ -43,9 +43,11 @@ void tool_log(const char *format, ...)
     va_end(arguments);
     if (length < 0)
         tool_no_memory();
+    flockfile(stderr); /* threads of nodes log too: lines stay whole */
     fprintf(stderr, "kvferry%s%s: ", *run.verb ? " " : "", run.verb);
     tool_put(text, stderr);
     fputc('\n', stderr);
+    funlockfile(stderr);
     free(text);
 }
 
@@ -67,6 +69,15 @@ int tool_misuse(const char *what, const char *expected, const char *found)
     print_cause("usage", what, expected, found, message);
     free(message);
     return TOOL_WRONG_USE;
+}
+
+int tool_fail(const char *code, const char *place, const char *expected, const char *found)
+{
+    char *message = tool_text("%s: expected %s, found %s", place, expected, found);
+    tool_log("%s", message);
+    print_cause(code, place, expected, found, message);
+    free(message);
+    return TOOL_FAILED;
 }
 
 int tool_unexpected(const char *format, ...)

@@ -55,6 +55,9 @@ void tool_log(const char *format, ...) __attribute__((format(printf, 1, 2)));
  * is. Returns TOOL_WRONG_USE. */
 int tool_misuse(const char *what, const char *expected, const char *found);
 
+/* What was tried failed at `place`, for one reason. Returns TOOL_FAILED. */
+int tool_fail(const char *code, const char *place, const char *expected, const char *found);
+
 /* Something that should not happen. Returns TOOL_UNEXPECTED. */
 int tool_unexpected(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
@@ -182,8 +185,9 @@ typedef struct tool_model_values {
 
 /* Writes the rows of the options into `rows` (at least TOOL_MODEL_OPTION_LIMIT) and returns their
  * number. `prefix` is "" (listed in help) or e.g. "prefill-" (not listed); it lives as long as the
- * program (a literal). */
-size_t tool_model_option_rows(const char *prefix, tool_model_values *values, tool_option *rows);
+ * program (a literal). `blocks` is what help says of the default of --num-gpu-blocks-override. */
+size_t tool_model_option_rows(const char *prefix, const char *blocks, tool_model_values *values,
+                              tool_option *rows);
 
 /* Sets the fields that `side` gives, else those that `common` gives; either may be NULL. */
 int tool_model_options_apply(const tool_model_values *common, const tool_model_values *side,

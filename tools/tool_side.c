@@ -46,8 +46,9 @@ static const field fields[] = {
      "tokens a kernel block; default: the backend's"},
     {"max-model-len", NULL, FIELD_U64, FIELD(max_model_len), "TOKENS",
      "the state groups' block in mode none; default: the model's"},
+    /* the help goes on with the verb's default */
     {"num-gpu-blocks-override", "blocks", FIELD_U64, FIELD(blocks), "N",
-     "blocks in the pool; default 1024"},
+     "blocks in the pool; default "},
     {"mtp-layers", NULL, FIELD_U32, FIELD(mtp_layers), "N", "draft layers; default 0"},
     {"speculative-tokens", "num-speculative-tokens", FIELD_U32, FIELD(speculative_tokens), "N",
      "default: 1 if there are draft layers"},
@@ -59,7 +60,7 @@ static const field fields[] = {
 #define FIELD_COUNT (sizeof(fields) / sizeof(*fields))
 _Static_assert(2 * FIELD_COUNT <= TOOL_MODEL_OPTION_LIMIT, "raise TOOL_MODEL_OPTION_LIMIT");
 
-/* "--prefill-block-size" is a name that only exists here: kept as long as the program runs. */
+/* "--prefill-block-size" is a text that only exists here: kept as long as the program runs. */
 static const char *prefixed(const char *prefix, const char *name)
 {
     static char *kept[4 * TOOL_MODEL_OPTION_LIMIT];
@@ -76,12 +77,14 @@ static const char *prefixed(const char *prefix, const char *name)
     return kept[count++] = text;
 }
 
-size_t tool_model_option_rows(const char *prefix, tool_model_values *values, tool_option *rows)
+size_t tool_model_option_rows(const char *prefix, const char *blocks, tool_model_values *values, tool_option *rows)
 {
     size_t count = 0;
     values->prefix = prefix;
     for (size_t i = 0; i < FIELD_COUNT; i++) {
         const char *help = *prefix ? NULL : fields[i].help;
+        if (help && fields[i].offset == FIELD(blocks))
+            help = prefixed(help, blocks);
         rows[count++] = (tool_option){.name = prefixed(prefix, fields[i].name),
                                       .take = TOOL_STRING,
                                       .value = &values->given[i],

@@ -104,9 +104,15 @@ json_t *try_result_json(const try_engine *engine, size_t worker);
 /* For a person: why it did not go well, and which bytes are wrong; `side` is who the workers are. */
 void try_print_reasons(const json_t *workers, const char *side);
 
-/* Sends an engine's introduction, and reads the other's: *documents is the caller's. TOOL_GO_ON, or
- * the exit status: another kind of program, no answer, a document that cannot be read. */
+/* Adds a reason of the command's own. */
+void try_reason(tool_reasons *reasons, const char *code, const char *place, const char *expected, const char *found);
+
+/* Each as a line on stderr: `serve` goes on, and stdout has one value of JSON. */
+void try_log_reasons(const tool_reasons *reasons);
+
+/* Sends an engine's introduction, and reads the other's: *documents is the caller's. TOOL_GO_ON, or the exit
+ * status, with the reasons that TOOL_FAILED has: another kind of program, a document that cannot be read. */
 json_t *try_introduction(const try_engine *engine, uint64_t seed);
-int try_read_introduction(const json_t *message, const char *who, tool_side *documents);
+int try_read_introduction(const json_t *message, const char *who, tool_side *documents, tool_reasons *reasons);
 
 #endif

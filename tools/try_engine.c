@@ -73,28 +73,12 @@ static int start_worker(try_engine *engine, const try_options *options, size_t i
     return TOOL_GO_ON;
 }
 
-/* The worker that the others report to comes first. */
-static bool before(const kvferry_worker *a, const kvferry_worker *b)
-{
-    if (a->dp_rank != b->dp_rank)
-        return a->dp_rank < b->dp_rank;
-    return a->pp_rank != b->pp_rank ? a->pp_rank < b->pp_rank : a->tp_rank < b->tp_rank;
-}
-
-static int check_leader(const tool_side *side)
-{
-    for (size_t i = 1; i < side->count; i++)
-        if (before(kvferry_layout_worker(side->layouts[i]), kvferry_layout_worker(side->layouts[0])))
-            return tool_misuse("--layout", "the worker of the lowest ranks first", side->names[0]);
-    return TOOL_GO_ON;
-}
-
 int try_engine_start(try_engine *engine, const try_options *options, kvferry_side role,
                      const tool_side *side, const char *host, uint64_t seed)
 {
     *engine = (try_engine){.role = role, .side = side, .timeout_s = options->timeout};
     engine->workers = tool_alloc(side->count + 1, sizeof *engine->workers);
-    int status = check_leader(side);
+    int status = TOOL_GO_ON;
     char *listen = tool_text("tcp://%s:0", host);
     for (size_t i = 0; i < side->count && status == TOOL_GO_ON; i++) {
         engine->workers[i].noise = try_noise(seed, i);
@@ -232,6 +216,20 @@ void try_print_reasons(const json_t *workers, const char *side)
     }
 }
 
+void try_reason(tool_reasons *reasons, const char *code, const char *place, const char *expected, const char *found)
+{
+    char *message = tool_text("%s: expected %s, found %s", place, expected, found);
+    const kvferry_reason reason = {code, "", "", "", "", place, expected, found, message};
+    tool_reasons_add(reasons, &reason);
+    free(message);
+}
+
+void try_log_reasons(const tool_reasons *reasons)
+{
+    for (size_t i = 0; i < tool_reasons_count(reasons); i++)
+        tool_log("%s", demo_text(json_array_get(reasons->list, i), "message"));
+}
+
 /* --- introductions --------------------------------------------------------------------------- */
 
 json_t *try_introduction(const try_engine *engine, uint64_t seed)
@@ -250,33 +248,27 @@ json_t *try_introduction(const try_engine *engine, uint64_t seed)
                      documents);
 }
 
-int try_read_introduction(const json_t *message, const char *who, tool_side *documents)
+int try_read_introduction(const json_t *message, const char *who, tool_side *documents, tool_reasons *reasons)
 {
+    const json_t *list = json_object_get(message, "documents");
     const char *protocol = demo_text(message, "try");
-    if (strcmp(protocol, TRY_PROTOCOL) != 0) {
-        tool_log("%s: expected " TRY_PROTOCOL ", found %s", who,
-                 !message ? "no answer" : *protocol ? protocol : "something else");
+    if (strcmp(protocol, TRY_PROTOCOL) != 0 || !json_array_size(list)) {
+        bool other = strcmp(protocol, TRY_PROTOCOL) != 0;
+        char *found = other && *protocol ? tool_text("%s", protocol) : tool_text("%s", other ? "another program" : "none");
+        try_reason(reasons, "serve_unknown", who, other ? TRY_PROTOCOL : "documents of its workers", found);
+        free(found);
         return TOOL_FAILED;
     }
-    tool_reasons reasons = {0};
     kvferry_report *report = tool_report();
-    const json_t *list = json_object_get(message, "documents");
     int status = TOOL_GO_ON;
     for (size_t i = 0; i < json_array_size(list) && status == TOOL_GO_ON; i++) {
         const char *text = json_string_value(json_array_get(list, i));
         kvferry_layout *layout = NULL;
         kvferry_status read = kvferry_layout_read_json(text ? text : "", text ? strlen(text) : 0, &layout, report);
-        status = tool_check_status(read, who, &reasons, report, who);
+        status = tool_check_status(read, who, reasons, report, who);
         if (read == KVFERRY_OK)
             tool_side_add(documents, layout, tool_text("worker %zu", i));
     }
     kvferry_report_free(report);
-    if (status == TOOL_GO_ON && tool_reasons_count(&reasons))
-        return tool_refuse(&reasons, "the other side's documents cannot be read", stdout);
-    tool_reasons_free(&reasons);
-    if (status == TOOL_GO_ON && !documents->count) {
-        tool_log("%s: it has no workers", who);
-        status = TOOL_FAILED;
-    }
-    return status;
+    return status == TOOL_GO_ON && tool_reasons_count(reasons) ? TOOL_FAILED : status;
 }

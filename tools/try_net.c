@@ -34,6 +34,15 @@ char *try_host(const char *address)
     return tool_text("%.*s", port ? (int)port - 1 : (int)strlen(address), address);
 }
 
+/* Wrong use of an address, which is named with what is the matter. */
+static int cannot(const char *option, const char *expected, const char *address, const char *why)
+{
+    char *found = tool_text("%s (%s)", address, why);
+    int status = tool_misuse(option, expected, found);
+    free(found);
+    return status;
+}
+
 static int resolve(const char *option, const char *address, int flags, struct addrinfo **found)
 {
     size_t port = port_at(address);
@@ -45,7 +54,7 @@ static int resolve(const char *option, const char *address, int flags, struct ad
                                    .ai_flags = flags | AI_NUMERICSERV};
     int error = getaddrinfo(host, address + port, &hints, found);
     free(host);
-    return error ? tool_misuse(option, "an address that can be looked up", gai_strerror(error)) : TOOL_GO_ON;
+    return error ? cannot(option, "an address that can be looked up", address, gai_strerror(error)) : TOOL_GO_ON;
 }
 
 /* "HOST:PORT", or with `port` false the host alone. */
@@ -110,9 +119,19 @@ int try_listen(const char *address, int *fd, char **bound)
     *fd = listen_at(found);
     freeaddrinfo(found);
     if (*fd < 0)
-        return tool_misuse("--listen", "an address that is free here", strerror(errno));
+        return cannot("--listen", "an address of this host whose port is free", address, strerror(errno));
     *bound = own_name(*fd, true);
     return TOOL_GO_ON;
+}
+
+static int unreachable(const char *address, uint64_t timeout_s, int error)
+{
+    bool late = error == EINPROGRESS || error == EAGAIN || error == ETIMEDOUT;
+    char *found = late ? tool_text("no connection within %llu s", (unsigned long long)timeout_s)
+                       : tool_text("%s%s", strerror(error), error == ECONNREFUSED ? " (nobody listens there)" : "");
+    int status = tool_fail("serve_unreachable", address, "a 'kvferry serve' that can be reached", found);
+    free(found);
+    return status;
 }
 
 int try_dial(const char *address, uint64_t timeout_s, int *fd, char **host)
@@ -134,10 +153,8 @@ int try_dial(const char *address, uint64_t timeout_s, int *fd, char **host)
         *fd = -1;
     }
     freeaddrinfo(found);
-    if (*fd < 0) {
-        tool_log("nobody can be reached at %s: %s", address, strerror(error));
-        return TOOL_FAILED;
-    }
+    if (*fd < 0)
+        return unreachable(address, timeout_s, error);
     *host = own_name(*fd, false);
     return TOOL_GO_ON;
 }

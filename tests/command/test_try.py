@@ -216,7 +216,7 @@ class Try(CommandTest):
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         result = self.expect(FAILED, "send", f"127.0.0.1:{port}", *SMALL, env=MODELS)
-        self.assertIn("nobody can be reached", result.err)
+        self.assertIn("nobody listens there", result.err)
         self.expect_json(FAILED, "status", f"tcp://127.0.0.1:{port}", "--timeout", "1")
 
     def test_a_stranger_is_sent_away(self):
