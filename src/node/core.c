@@ -367,6 +367,7 @@ void core_link_ended(node_core *core, core_link link, core_link_end how, uint64_
         core_target_line_ended(core, line);
         break;
     case CORE_USE_NONE:
+    case CORE_USE_SHUT:
         break;
     }
     core_line_drop(core, line);

@@ -52,7 +52,8 @@ void core_free(node_core *core);
 
 /*
  * A link is a way to another node: one that the core opened to an address (odd numbers, given by the core),
- * or one that messages of a peer come in by (even numbers, given by the driver).
+ * or one that messages of a peer come in by (even numbers, given by the driver). After the end of one that came in
+ * nothing of its connection comes any more, by no link.
  */
 typedef uint64_t core_link;
 

@@ -364,7 +364,7 @@ static void send_documents(node_core *core, core_link link, const wire_message *
 
 void core_received_get(node_core *core, core_link link, const core_line *line, const wire_message *message)
 {
-    if (!line || line->use == CORE_USE_NONE) {
+    if (core_line_unused(line)) {
         core->statistics.ignored++;
         core_send_hello_missing(core, link, message);
     } else if (!core_much_queued(core)) {

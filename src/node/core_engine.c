@@ -485,12 +485,11 @@ void core_engine_welcome(node_core *core, core_line *line, const wire_message *m
 void core_engine_error(node_core *core, core_engine *engine, const kvferry_report *reasons)
 {
     const char *code = core_reasons_code(reasons, "");
-    if (kvferry_report_count(reasons) == 0)
-        return;
-    if (strcmp(code, "hello_missing") == 0) { /* it was given up there while it fetched */
-        if (engine->state == CORE_ENGINE_FETCHES)
+    bool closed = strcmp(code, "link_closed") == 0;
+    if (closed || strcmp(code, "hello_missing") == 0) { /* it was given up there while it fetched */
+        if (engine->state == CORE_ENGINE_FETCHES || (closed && engine->state == CORE_ENGINE_GREETS))
             core_engine_again(core, engine);
-    } else if (strcmp(code, "incarnation") != 0) {
+    } else if (*code && strcmp(code, "incarnation") != 0) {
         core_engine_fail(core, engine, reasons);
     }
 }

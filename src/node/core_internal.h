@@ -163,7 +163,8 @@ typedef enum core_use {
     CORE_USE_GREETER, /* user: core_engine: to some worker of an engine */
     CORE_USE_SOURCE,  /* user: core_source */
     CORE_USE_SIBLING, /* from a worker of the own engine, at the leader */
-    CORE_USE_TARGET   /* user: core_target */
+    CORE_USE_TARGET,  /* user: core_target */
+    CORE_USE_SHUT     /* was one; what still comes by it is no handshake */
 } core_use;
 
 struct core_line {
@@ -186,6 +187,10 @@ core_line *core_line_accept(node_core *core, core_link link, const char *key);
 core_line *core_line_find(node_core *core, core_link link);
 /* Tells the driver to close it, and forgets it. */
 void core_line_close(node_core *core, core_line *line);
+/* Of one that came in: who speaks over it has to open another. It is forgotten when the driver says that it ended. */
+void core_line_shut(core_line *line);
+/* Whether nobody has shaken hands over it. */
+bool core_line_unused(const core_line *line);
 /* Forgets it: the driver knows that it is gone. */
 void core_line_drop(node_core *core, core_line *line);
 /* Closes it and opens another to the same address. */

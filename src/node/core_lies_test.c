@@ -552,6 +552,8 @@ static void settle_late(bool recorded)
         }
     }
     l.link = old;
+    tell(&l, hello_of(WIRE_HELLO, &l.roster));
+    expect_answer(&l, WIRE_ERROR, "link_closed");
     tell(&l, ask_of(&l, "late", t.tables, t.count));
     expect_answer(&l, WIRE_ERROR, "hello_missing");
     const kvferry_offer offer = {sizeof(offer), "late", TOKENS, own.tables, own.count, KVFERRY_READY, r};

@@ -64,6 +64,17 @@ void core_line_close(node_core *core, core_line *line)
     core_action_free(&line->close_action, line->address, line);
 }
 
+void core_line_shut(core_line *line)
+{
+    line->use = CORE_USE_SHUT;
+    line->user = NULL;
+}
+
+bool core_line_unused(const core_line *line)
+{
+    return !line || line->use == CORE_USE_NONE || line->use == CORE_USE_SHUT;
+}
+
 void core_line_drop(node_core *core, core_line *line)
 {
     HASH_DEL(core->lines, line);

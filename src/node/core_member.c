@@ -101,7 +101,8 @@ void core_member_send_verdict(node_core *core, core_member *member, core_link li
 
 static void send_settled(node_core *core, core_member *member)
 {
-    core_link link = core_line_find(core, member->settle_link) ? member->settle_link : way_to(core, member);
+    const core_line *line = core_line_find(core, member->settle_link);
+    core_link link = line && line->use != CORE_USE_SHUT ? line->id : way_to(core, member);
     wire_message message = {.type = WIRE_SETTLED, .transfer_id = member->offer->id};
     memcpy(message.body.verdict.attempt, member->settle_attempt, sizeof(message.body.verdict.attempt));
     message.body.verdict.outcome = member->outcome;

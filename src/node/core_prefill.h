@@ -44,7 +44,7 @@ void core_target_turn_away(node_core *core, core_target *target, const kvferry_r
 void core_target_displaced(node_core *core, core_target *target, core_kept what, const char *text);
 void core_target_busy(node_core *core, core_target *target, bool more);
 /* Ends all other lines of the line's target: what lies unread in them is of one that has to shake hands again. */
-void core_target_keep_line(node_core *core, core_line *line);
+void core_target_keep_line(core_line *line);
 void core_target_line_ended(node_core *core, core_line *line);
 void core_targets_free(node_core *core);
 

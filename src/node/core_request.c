@@ -561,8 +561,10 @@ void core_received_settled(node_core *core, core_line *line, const wire_message 
 void core_received_source_error(node_core *core, core_line *line, const wire_message *message)
 {
     core_source *source = line->user;
-    if (strcmp(core_reasons_code(message->reasons, ""), "hello_missing") == 0) {
-        if (source->welcomed) /* else hello is on its way: over another link, all would begin anew */
+    const char *code = core_reasons_code(message->reasons, "");
+    bool closed = strcmp(code, "link_closed") == 0;
+    if (closed || strcmp(code, "hello_missing") == 0) {
+        if (closed || source->welcomed) /* else hello is on its way: over another link, all would begin anew */
             core_source_again(core, source);
         return;
     }

@@ -262,7 +262,7 @@ static core_member *add_if_room(node_core *core, core_supply *offer, const char 
 static bool settle_apart(node_core *core, core_link link, core_line *line, const wire_message *message)
 {
     const char *sender = message->sender;
-    if ((line && line->use != CORE_USE_NONE) || core_target_find(core, sender) || !core_name_key(core, sender))
+    if (!core_line_unused(line) || core_target_find(core, sender) || !core_name_key(core, sender))
         return false;
     core_supply *offer = core_supply_find(core, message->transfer_id);
     core_member *member = offer ? core_member_find(offer, sender) : NULL;
@@ -289,7 +289,7 @@ static bool settle_apart(node_core *core, core_link link, core_line *line, const
 /* Without a record of it, for which there is no room: then no ask of it may come by another line. */
 static void settle_unrecorded(node_core *core, core_line *line, const wire_message *message)
 {
-    core_target_keep_line(core, line);
+    core_target_keep_line(line);
     send_settled(core, line->id, message, message->body.verdict.outcome);
 }
 
@@ -315,7 +315,7 @@ void core_received_settle(node_core *core, core_link link, core_line *line, cons
     if (!member)
         member = add_if_room(core, offer, message->sender);
     if (member && core_supply_is_loose(offer)) /* the record may have to make room */
-        core_target_keep_line(core, line);
+        core_target_keep_line(line);
     if (member)
         settle(core, link, member, message);
     else

@@ -34,7 +34,7 @@ static void leave_line(core_line *line)
     line->user = NULL;
 }
 
-void core_target_keep_line(node_core *core, core_line *line)
+void core_target_keep_line(core_line *line)
 {
     core_target *target = line->user;
     core_line *each, *next;
@@ -42,7 +42,7 @@ void core_target_keep_line(node_core *core, core_line *line)
         if (each == line)
             continue;
         leave_line(each);
-        core_line_close(core, each);
+        core_line_shut(each);
     }
 }
 
@@ -51,7 +51,7 @@ static void free_target(node_core *core, core_target *target)
     core_line *line;
     while ((line = target->lines) != NULL) {
         leave_line(line);
-        core_line_close(core, line);
+        core_line_shut(line);
     }
     if (target->channel)
         core_channel_close(core, target->channel);
@@ -178,7 +178,7 @@ static void join(node_core *core, core_target *target, core_line *line)
     if (count > LINES) {
         core_line *oldest = target->lines;
         leave_line(oldest);
-        core_line_close(core, oldest);
+        core_line_shut(oldest);
     }
 }
 
@@ -434,6 +434,13 @@ static void accept(node_core *core, core_link link, const char *key, const wire_
 void core_received_hello(node_core *core, core_link link, const char *key, const wire_message *message)
 {
     const char *expects = message->body.hello.expects;
+    const core_line *line = core_line_find(core, link);
+    if (line && line->use == CORE_USE_SHUT) {
+        core->statistics.ignored++;
+        core_send_error(core, link, message, "link_closed", "a hello over a new link", "one over a link that was closed",
+                        "the handshake over this link");
+        return;
+    }
     if (*expects && strcmp(expects, core->incarnation) != 0) {
         core->statistics.ignored++;
         core_send_error(core, link, message, "incarnation", core->incarnation, expects,

@@ -73,8 +73,8 @@ static bool open_router(node_links *links, const node_address *listen)
                                      NODE_KEY_BYTES) == 0 &&
                       zmq_setsockopt(links->router, ZMQ_ZAP_DOMAIN, "kvferry", 7) == 0)) &&
            links_monitor_open(links, links->router,
-                              ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
-                                  (keys ? ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED : 0),
+                              ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_DISCONNECTED |
+                                  (keys ? ZMQ_EVENT_ACCEPTED : 0),
                               &links->router_monitor) &&
            watch_socket(links, links->router_monitor, &links->router_monitor_watch,
                         router_monitor_ready) &&
@@ -215,7 +215,7 @@ void links_free(links_link *link)
         links_out_forget(link);
     if (link->dirty)
         DL_DELETE2(links->dirty, link, dirty_prev, dirty_next);
-    if (link->ended)
+    if (link->ended && !link->told)
         DL_DELETE2(links->ends, link, end_prev, end_next);
     HASH_DELETE(by_id, links->by_id, link);
     free(link);
@@ -235,7 +235,10 @@ bool node_links_next_end(node_links *links, core_link *id, core_link_end *how)
         return false;
     *id = link->id;
     *how = link->how;
-    links_free(link);
+    DL_DELETE2(links->ends, link, end_prev, end_next);
+    link->told = true;
+    if (!link->identity_size) /* else it takes what still comes by it */
+        links_free(link);
     return true;
 }
 
@@ -244,6 +247,7 @@ bool node_links_next_end(node_links *links, core_link *id, core_link_end *how)
 void node_links_turn(node_links *links, uint64_t now)
 {
     links_link *link, *next;
+    links->now = now;
     if (links->router_monitor_dirty)
         links_router_monitor_turn(links);
     if (links->zap_dirty && !links->router_monitor_dirty) /* all that came before the questions is counted */
@@ -252,6 +256,7 @@ void node_links_turn(node_links *links, uint64_t now)
         links_out_turn(link, now);
     DL_FOREACH_SAFE2(links->probes, link, next, probe_next)
         links_probe_turn(link, now);
+    links->router_dirty |= links->overs && links->overs->over <= now;
     if (links->waits && (now >= links->next_try || links->woken)) {
         DL_FOREACH_SAFE2(links->waits, link, next, wait_next)
         links_send_waiting(link);
@@ -278,6 +283,8 @@ bool node_links_busy(const node_links *links)
 uint64_t node_links_next_time(const node_links *links)
 {
     uint64_t next = links->waits ? links->next_try : UINT64_MAX;
+    if (links->overs)
+        next = base_min(next, links->overs->over);
     for (const links_link *link = links->probes; link; link = link->probe_next)
         next = base_min(next, link->probe_end);
     return next;

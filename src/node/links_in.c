@@ -12,11 +12,22 @@ static size_t most_incoming(const node_links *links)
     return 1024 + 2 * (size_t)links->options.max_peers;
 }
 
+static void forget_fd(links_link *link)
+{
+    if (link->fd >= 0)
+        HASH_DELETE(by_fd, link->links->by_fd, link);
+    link->fd = -1;
+}
+
 static void unlink_identity(links_link *link)
 {
-    HASH_DELETE(by_identity, link->links->by_identity, link);
-    DL_DELETE2(link->links->ages, link, age_prev, age_next);
-    link->links->incoming--;
+    node_links *links = link->links;
+    HASH_DELETE(by_identity, links->by_identity, link);
+    DL_DELETE2(links->ages, link, age_prev, age_next);
+    if (link->over)
+        DL_DELETE2(links->overs, link, over_prev, over_next);
+    forget_fd(link);
+    links->incoming--;
     link->identity_size = 0;
 }
 
@@ -26,14 +37,65 @@ void links_in_forget(links_link *link)
         unlink_identity(link);
 }
 
-/* The connection is no link any more, while the end is still to be told. */
+/* The connection is no link any more, while the end may still have to be told. */
 static void lose(links_link *link)
 {
     unlink_identity(link);
-    links_end(link, CORE_LINK_LOST);
+    if (link->told)
+        links_free(link);
+    else
+        links_end(link, CORE_LINK_LOST);
 }
 
-static links_link *add(node_links *links, const void *identity, size_t size, const char *key)
+/*
+ * What the ROUTER still has of a connection that is over comes by its identity, which must not be taken for a new link:
+ * what a peer said before it opened another would be read as if it said so after it.
+ */
+static void note_over(links_link *link, uint64_t when)
+{
+    if (link->over)
+        return;
+    forget_fd(link);
+    link->over = base_max(when, 1);
+    DL_APPEND2(link->links->overs, link, over_prev, over_next);
+}
+
+void links_in_over(node_links *links, int fd)
+{
+    links_link *link;
+    HASH_FIND(by_fd, links->by_fd, &fd, sizeof(fd), link);
+    if (link)
+        note_over(link, links->now + LINKS_OVER_NS);
+}
+
+/* The ROUTER has nothing more: of those that were over before, nothing comes any more. */
+static void end_overs(node_links *links)
+{
+    links_link *link, *next;
+    DL_FOREACH_SAFE2(links->overs, link, next, over_next)
+        if (link->over <= links->now)
+            lose(link);
+}
+
+/* ZeroMQ's monitor names a connection by its descriptor; it has told already which one had that before. */
+static void note_fd(links_link *link, zmq_msg_t *message)
+{
+    node_links *links = link->links;
+    links_link *before;
+    links_router_monitor_turn(links);
+    int fd = zmq_msg_get(message, ZMQ_SRCFD);
+    if (fd < 0)
+        return;
+    HASH_FIND(by_fd, links->by_fd, &fd, sizeof(fd), before);
+    if (before)
+        note_over(before, links->now + LINKS_OVER_NS);
+    link->fd = fd;
+    HASH_ADD(by_fd, links->by_fd, fd, sizeof(link->fd), link);
+    if (!link->by_fd.tbl)
+        link->fd = -1;
+}
+
+static links_link *add(node_links *links, const void *identity, size_t size, const char *key, zmq_msg_t *message)
 {
     if (links->incoming >= most_incoming(links))
         lose(links->ages);
@@ -42,6 +104,7 @@ static links_link *add(node_links *links, const void *identity, size_t size, con
         return NULL;
     links->last_even += 2;
     link->incoming = true;
+    link->fd = -1;
     snprintf(link->key, sizeof(link->key), "%s", key);
     memcpy(link->identity, identity, size);
     link->identity_size = (unsigned)size;
@@ -53,6 +116,7 @@ static links_link *add(node_links *links, const void *identity, size_t size, con
     }
     DL_APPEND2(links->ages, link, age_prev, age_next);
     links->incoming++;
+    note_fd(link, message);
     return link;
 }
 
@@ -71,7 +135,9 @@ static links_link *link_of(node_links *links, zmq_msg_t *identity, zmq_msg_t *me
         link = NULL;
     }
     if (!link)
-        return add(links, data, size, key);
+        return add(links, data, size, key, message);
+    if (link->ended)
+        return NULL;
     DL_DELETE2(links->ages, link, age_prev, age_next);
     DL_APPEND2(links->ages, link, age_prev, age_next);
     return link;
@@ -101,6 +167,8 @@ static bool receive(node_links *links, links_link **link, zmq_msg_t *message)
     if (zmq_msg_recv(&identity, links->router, ZMQ_DONTWAIT) < 0) {
         links->router_dirty = zmq_errno() != EAGAIN;
         zmq_msg_close(&identity);
+        if (!links->router_dirty)
+            end_overs(links);
         return false;
     }
     bool body = zmq_msg_more(&identity) && zmq_msg_recv(message, links->router, ZMQ_DONTWAIT) >= 0;
@@ -136,7 +204,8 @@ int links_in_send(links_link *link, zmq_msg_t *message)
     if (zmq_send(router, link->identity, link->identity_size, ZMQ_SNDMORE | ZMQ_DONTWAIT) < 0) {
         if (zmq_errno() == EAGAIN || zmq_errno() == EINTR)
             return 0;
-        lose(link);
+        note_over(link, link->links->now);
+        links_end(link, CORE_LINK_LOST);
         return -1;
     }
     return zmq_msg_send(message, router, ZMQ_DONTWAIT) < 0 ? -1 : 1;

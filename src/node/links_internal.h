@@ -21,6 +21,7 @@ enum {
     LINKS_MONITOR_EVENTS = 64,   /* of one link and turn */
     LINKS_ROUTER_EVENTS = 1024,  /* of the ROUTER's monitor and turn */
     LINKS_ZAP_QUESTIONS = 64,    /* of one turn: what is accepted meanwhile is counted before the next */
+    LINKS_OVER_NS = 1000000000, /* after a connection's end: what came by it is with the ROUTER */
     LINKS_IDENTITY_MAX = 255,
     LINKS_HOST_TEXT = 80 /* an address without a port */
 };
@@ -44,6 +45,7 @@ typedef struct links_link {
     core_link id;
     UT_hash_handle by_id;
     bool incoming, ended;
+    bool told; /* that it ended; it takes what still comes by it, if it is still here */
     core_link_end how;
     struct links_link *end_prev, *end_next; /* in `ends` */
 
@@ -58,6 +60,10 @@ typedef struct links_link {
     char key[NODE_KEY_TEXT]; /* of the connection; "" without keys */
     UT_hash_handle by_identity;
     struct links_link *age_prev, *age_next; /* in `ages`, the longest silent first */
+    int fd;                                 /* of the connection; -1: not known, or it is over */
+    UT_hash_handle by_fd;
+    uint64_t over; /* when its connection was seen to be over; 0: it was not */
+    struct links_link *over_prev, *over_next; /* in `overs` then */
 
     /* outgoing */
     node_address address;
@@ -83,8 +89,9 @@ struct node_links {
     node_watch router_watch, router_monitor_watch, zap_watch;
     bool router_dirty, router_monitor_dirty, zap_dirty;
     bool woken; /* a descriptor told something since the last turn: there may be room to send */
-    links_link *by_id, *by_identity;
-    links_link *ages, *ends, *waits, *dirty, *probes;
+    links_link *by_id, *by_identity, *by_fd;
+    links_link *ages, *overs, *ends, *waits, *dirty, *probes;
+    uint64_t now; /* of the last turn */
     size_t incoming;
     core_link last_even;
     uint64_t last_monitor;
@@ -121,6 +128,8 @@ bool links_in_receive(node_links *links, core_link *link, zmq_msg_t *message);
 /* 1: sent, 0: not now, -1: never. */
 int links_in_send(links_link *link, zmq_msg_t *message);
 void links_in_forget(links_link *link);
+/* The connection with this descriptor is over. */
+void links_in_over(node_links *links, int fd);
 
 /* --- links_out.c ------------------------------------------------------------------------------ */
 

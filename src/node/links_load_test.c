@@ -176,6 +176,7 @@ static void test_links_that_come_in_are_bounded(void **state)
     char text[16];
     unsigned ends = 0;
     begin(&prefill, "", "");
+    prefill.stands = now_ns();
     void *context = zmq_ctx_new();
     for (int i = 0; i < COUNT; i++) {
         void *dealer = zmq_socket(context, ZMQ_DEALER);
@@ -187,6 +188,14 @@ static void test_links_that_come_in_are_bounded(void **state)
             ends++;
     }
     assert_int_equal(ends, 50);
+    prefill.stands = 0; /* those that are gone are noticed */
+    for (int i = 0; i < TURNS && ends < COUNT; i++) {
+        assert_false(receive(&prefill, NULL, 1, text, sizeof(text)));
+        while (node_links_next_end(prefill.links, &ended, &how))
+            ends++;
+        usleep(1000);
+    }
+    assert_int_equal(ends, COUNT);
     zmq_ctx_term(context);
     end(&prefill);
 }

@@ -102,6 +102,42 @@ static void test_an_answer_to_nobody_ends_the_link(void **state)
     end(&decode);
 }
 
+/* What lay unread when a connection broke comes by no new link. */
+static void test_what_comes_after_the_end_is_nobodys(void **state)
+{
+    (void)state;
+    side decode, prefill;
+    char text[8];
+    core_link ended;
+    core_link_end how;
+    begin(&decode, "", "");
+    begin(&prefill, "", "");
+    open_link(&decode, 1, prefill.address);
+    send_text(&decode, 1, "hello");
+    expect_message(&prefill, &decode, "hello");
+    core_link link = prefill.last;
+    send_text(&decode, 1, "again");
+    send_text(&decode, 1, "ask");
+    node_links_close_one(decode.links, 1);
+    for (int i = 0; i < TURNS && !node_links_next_end(prefill.links, &ended, &how); i++) {
+        send_text(&prefill, link, "anybody?"); /* nothing is read meanwhile */
+        turn(&prefill);
+        usleep(1000);
+    }
+    assert_int_equal(ended, link);
+    assert_int_equal(prefill.links->incoming, 1);
+    for (int i = 0; i < 2 * TURNS && prefill.links->incoming; i++) {
+        assert_false(receive(&prefill, &decode, 1, text, sizeof(text)));
+        usleep(1000);
+    }
+    assert_int_equal(prefill.links->incoming, 0);
+    open_link(&decode, 3, prefill.address);
+    send_text(&decode, 3, "new");
+    expect_message(&prefill, &decode, "new");
+    end(&prefill);
+    end(&decode);
+}
+
 /* --- keys and addresses ----------------------------------------------------------------------- */
 
 static void allow(const char *list, const char *key)
@@ -337,6 +373,7 @@ int main(void)
         cmocka_unit_test(test_nobody_listens),
         cmocka_unit_test(test_a_connection_that_breaks_is_lost),
         cmocka_unit_test(test_an_answer_to_nobody_ends_the_link),
+        cmocka_unit_test(test_what_comes_after_the_end_is_nobodys),
         cmocka_unit_test(test_keys_that_fit),
         cmocka_unit_test(test_a_key_that_is_not_allowed),
         cmocka_unit_test(test_no_key_where_one_is_needed),

@@ -182,6 +182,12 @@ static void handshake_failed(node_links *links)
                            "refused a connection without a key, or not of a node");
 }
 
+static void router_connection_ended(node_links *links, int fd)
+{
+    links_host_ended(links, fd);
+    links_in_over(links, fd);
+}
+
 void links_router_monitor_turn(node_links *links)
 {
     links->router_monitor_dirty = false;
@@ -192,7 +198,7 @@ void links_router_monitor_turn(node_links *links)
         if (event == ZMQ_EVENT_ACCEPTED)
             links_host_accepted(links, fd);
         else if (event == ZMQ_EVENT_DISCONNECTED)
-            links_host_ended(links, fd);
+            router_connection_ended(links, fd);
         else
             handshake_failed(links);
     }

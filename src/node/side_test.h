@@ -27,6 +27,7 @@ typedef struct side {
     unsigned lines;
     core_link last; /* link of the last message or end */
     char place[64]; /* of the last message */
+    uint64_t stands; /* the time that it thinks it is; 0: it goes on */
 } side;
 
 static inline void take_line(void *context, kvferry_log_level level, const char *format, ...)
@@ -97,7 +98,7 @@ static inline void turn(side *mine)
         node_watch *watch = events[i].data.ptr;
         watch->ready(watch);
     }
-    node_links_turn(mine->links, now_ns());
+    node_links_turn(mine->links, mine->stands ? mine->stands : now_ns());
 }
 
 /* The next message as text in `text`; false: there is none within `turns`. */

@@ -102,9 +102,12 @@ void sim_link_close(sim_world *world, sim_worker *worker, core_link link)
         connection->acceptor_link = 0;
         return;
     }
+    uint64_t wait = connection->silent ? 2 * SIM_S : sim_flight(world);
     connection->open = false;
-    if (!connection->silent)
-        end_acceptor(world, connection, sim_flight(world));
+    connection->read_until = world->now + wait;
+    if (connection->acceptor_link)
+        end_link(world, connection->acceptor, connection->acceptor_incarnation, connection->acceptor_link,
+                 CORE_LINK_LOST, wait);
 }
 
 void sim_links_cut(sim_world *world, uint32_t a, uint32_t b)
@@ -250,7 +253,9 @@ static void prolong(sim_world *world, sim_worker *to, const sim_event *event)
 void sim_on_message(sim_world *world, sim_event *event)
 {
     sim_connection *connection = &world->connections[event->a];
-    if (!connection->open || sim_cut_off(world, connection->opener, connection->acceptor)) {
+    /* What was sent before its opener closed a link may be read later, until the reader is told. */
+    bool unread = event->b == 1 && connection->acceptor_link && world->now < connection->read_until;
+    if ((!connection->open && !unread) || sim_cut_off(world, connection->opener, connection->acceptor)) {
         world->totals->lost_messages++;
         return;
     }

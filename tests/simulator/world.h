@@ -113,6 +113,7 @@ typedef struct sim_connection {
     uint32_t opener, opener_incarnation, acceptor, acceptor_incarnation; /* slots */
     core_link opener_link, acceptor_link;                                /* 0: not yet, or gone */
     bool open;                                /* its opener may use it */
+    uint64_t read_until;                      /* its opener has closed it, and what it said may still be read */
     bool silent;                              /* nobody is told what becomes of its other end */
     uint64_t last[2];                         /* when the last message arrives, by direction */
 } sim_connection;
