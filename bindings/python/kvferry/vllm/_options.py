@@ -41,7 +41,7 @@ NOT_THE_NODES = ("bootstrap_server_address", "kv_cache_layout")
 
 def _expected(kind: type[str] | type[bool] | range) -> str:
     if isinstance(kind, range):
-        return f"a number from {kind.start} to {kind.stop - 1}"
+        return f"an integer from {kind.start} to {kind.stop - 1}"
     return "true or false" if kind is bool else "text"
 
 
