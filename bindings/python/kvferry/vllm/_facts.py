@@ -124,15 +124,26 @@ def layer_index(name: str) -> int | None:
     return int(numbers[0]) if len(numbers) == 1 else None
 
 
+#: What vLLM 0.32 calls a part of the names of draft models' layers, and of no others.
+_DRAFTS = re.compile(r"(?:^|\.)(?:mtp|draft_model|eagle_layers|transformer_block)\.")
+
+#: Draft models that count their layers from 0 as the models that they draft for do, whose names begin with
+#: "language_model.".
+_FROM_ZERO = frozenset({"MiniMaxM3MTP", "Gemma4DSparkModel"})
+
+
 def is_draft(name: str, module: Any, vllm_config: Any) -> bool:
-    """Whether a layer drafts, by its module, or, where there is none, by its name."""
+    """Whether a layer drafts, by its module, or, where there is none or a runner that does not mark it, by its name."""
     if getattr(module, "is_draft_layer", False):
         return True
-    if getattr(vllm_config, "speculative_config", None) is None:
+    speculative = getattr(vllm_config, "speculative_config", None)
+    if speculative is None:
         return False
     index = layer_index(name)
-    layers = vllm_config.model_config.get_total_num_hidden_layers()
-    return re.match(r"(mtp|draft_model|eagle)\.", name) is not None or (index is not None and index >= layers)
+    if _DRAFTS.search(name) or (index is not None and index >= vllm_config.model_config.get_total_num_hidden_layers()):
+        return True
+    models = getattr(getattr(speculative, "draft_model_config", None), "architectures", None) or ()
+    return name.startswith("model.layers.") and not _FROM_ZERO.isdisjoint(models)
 
 
 def _kv_heads(name: str, draft: bool, vllm_config: Any) -> int:

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which layers draft, by the names that the installed vLLM's draft models give to their layers."""
+
+from types import SimpleNamespace
+
+import pytest
+from vllm.model_executor.models.registry import _SPECULATIVE_DECODING_MODELS
+
+from kvferry.vllm._facts import is_draft
+
+LAYERS = 32
+
+# The first cached layer of each, for a model of LAYERS layers. Most go on where its layers end.
+NAMES = {
+    "model.layers.32.self_attn.attn": """
+        EagleCohereForCausalLM EagleLlamaForCausalLM EagleLlama4ForCausalLM DFlashDraftModel LiLiCorrDraftModel
+        DFlash2DraftModel MuseGlimmerAssistantModel DFlashMuseGlimmerAssistantModel Qwen3DSparkModel
+        Qwen3OmniDSparkModel K3DSparkModel DFlashLagunaForCausalLM PEagleDraftModel PeagleLlamaForCausalLM
+        Eagle3LlamaForCausalLM Eagle3MiniMaxM2ForCausalLM LlamaForCausalLMEagle3 Eagle3Qwen2_5vlForCausalLM
+        Eagle3Qwen3vlForCausalLM Eagle3Qwen3ForCausalLM PeagleQwen3ForCausalLM EagleMistralForCausalLM
+        EagleDeepSeekMTPModel Eagle3DeepseekV2ForCausalLM Eagle3DeepseekV3ForCausalLM""",
+    "layers.32.self_attn.attn": "EagleMistralLarge3ForCausalLM",
+    "model.layers.32.attn.swa_cache": "DSparkDraftModel DSparkV41DraftModel DeepSeekV4MTPModel",
+    "model.layers.32.mtp_block.self_attn.attn": """
+        MiMoMTPModel DeepSeekMTPModel DeepseekV32MTPModel Dots3NoteMTPModel BailingMoeV3MTPModel BailingMoeV25MTPModel
+        ErnieMTPModel LongCatFlashMTPModel Glm4MoeMTPModel Glm4MoeLiteMTPModel GlmOcrMTPModel Glm5NextMTPModel
+        OpenPanguMTPModel Step3p5MTP HYV3MTPModel HYV4MTPModel KimiK3MTPModel""",
+    "model.eagle_layers.32.self_attn.attn": "EagleMiniCPMForCausalLM",
+    "cache_only_layers.32": "ExtractHiddenStatesModel",
+    "mtp.layers.0.self_attn.attn": """
+        ExaoneMoeMTP Exaone4_5_MTP NemotronHMTPModel Qwen3NextMTP Qwen3_5MTP Qwen3_5MoeMTP InternS2MobiusMTP""",
+    "mtp.layers.32.self_attn.attn": "Qwen4ExpMTP",
+    "model.mtp.layers.0.self_attn.attn": "MiMoV2MTPModel MiMoV2OmniMTPModel",
+    "draft_model.layers.0.self_attn.attn": "Gemma4MTPModel",
+    "model.layers.0.transformer_block.attn": "InklingMTPModel",
+    "model.layers.0.self_attn.attn": "MiniMaxM3MTP Gemma4DSparkModel",
+    "": "MedusaModel",  # has no cache
+}
+DRAFTS = {model: name for name, models in NAMES.items() for model in models.split()}
+
+
+def config(draft=None, speculative=True):
+    model = SimpleNamespace(get_total_num_hidden_layers=lambda: LAYERS)
+    drafts = SimpleNamespace(draft_model_config=SimpleNamespace(architectures=[draft]) if draft else None)
+    return SimpleNamespace(model_config=model, speculative_config=drafts if speculative else None)
+
+
+def test_every_draft_model_of_vllm_is_known():
+    assert set(DRAFTS) == set(_SPECULATIVE_DECODING_MODELS)
+
+
+@pytest.mark.parametrize("model", [model for model, name in DRAFTS.items() if name])
+def test_their_layers_draft(model):
+    assert is_draft(DRAFTS[model], None, config(model))
+    assert not is_draft(DRAFTS[model], None, config(model, speculative=False))
+
+
+def test_a_whole_model_that_drafts():
+    assert is_draft("draft_model.model.layers.0.self_attn.attn", None, config("LlamaForCausalLM"))
+
+
+@pytest.mark.parametrize("model", [None, *DRAFTS])
+def test_those_of_the_model_itself_do_not(model):
+    for name in (
+        "language_model.model.layers.0.self_attn.attn",
+        "language_model.model.layers.31.self_attn.attn",
+        "model.decoder.layers.31.self_attn.0.attn",
+        "model.layers.1.linear_attn" if DRAFTS.get(model) != "model.layers.0.self_attn.attn" else "model.norm",
+    ):
+        assert not is_draft(name, None, config(model)), name
+
+
+def test_a_module_that_vllm_marks_drafts_whatever_its_name():
+    assert is_draft("model.layers.0.attn", SimpleNamespace(is_draft_layer=True), config(speculative=False))
