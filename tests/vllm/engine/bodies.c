@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The bodies that hold for every engine, for one that Python adds. pair_run forks: both processes have the
- * interpreter, and open an engine of their own in it. test_bodies.py says which are left out. */
+ * interpreter, and open an engine of their own in it. */
 #include "engine/pair_faults_test.h"
 #include "engine/pair_moves_test.h"
 
@@ -18,6 +18,8 @@ static const struct {
     {"killed", body_killed, FAULTS_SEGMENT, 2},
     {"gone", body_gone, FAULTS_SEGMENT, 2},
     {"cancel", body_cancel, FAULTS_SEGMENT, 1},
+    {"stopped_under_way", body_stopped_under_way, FAULTS_SEGMENT, 1},
+    {"stopped_at_first", body_stopped_at_first, FAULTS_SEGMENT, 1},
     {"close", body_close, FAULTS_SEGMENT, 1},
     {"close_engine", body_close_engine, FAULTS_SEGMENT, 1},
 };

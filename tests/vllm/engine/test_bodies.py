@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tests that every engine passes (src/engine/pair_*_test.h), over Mooncake's wheel: each in a process of its own,
-whose forks are the two sides. The two bodies with a stopped peer are not among them: they close it while it is stopped,
-which this engine cannot before Mooncake itself gives up (it `lingers`)."""
+whose forks are the two sides. A peer that is stopped is closed when Mooncake itself gives up (the engine `lingers`),
+after half a minute."""
 
 import os
 import subprocess
@@ -22,6 +22,8 @@ BODIES = (
     "killed",
     "gone",
     "cancel",
+    "stopped_under_way",
+    "stopped_at_first",
     "close",
     "close_engine",
 )
