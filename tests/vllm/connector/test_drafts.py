@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which layers draft, by the names that the installed vLLM's draft models give to their layers."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from conftest import ATTENTION
 from vllm.model_executor.models.registry import _SPECULATIVE_DECODING_MODELS
+from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec
 
+from kvferry.report import Refused
 from kvferry.vllm._facts import is_draft
+from kvferry.vllm.layout import document_from_vllm
 
 LAYERS = 32
 
@@ -72,3 +77,37 @@ def test_those_of_the_model_itself_do_not(model):
 
 def test_a_module_that_vllm_marks_drafts_whatever_its_name():
     assert is_draft("model.layers.0.attn", SimpleNamespace(is_draft_layer=True), config(speculative=False))
+
+
+@pytest.mark.parametrize(
+    ("own", "draft", "configured", "refused"),
+    [
+        (None, 64, None, True),
+        (64, 64, None, False),  # of this stage's own layers
+        (None, 64, 64, False),  # of another stage's
+        (None, None, None, False),
+    ],
+)
+def test_a_window_that_only_drafts_have_and_all_layers_get_is_refused_at_start(own, draft, configured, refused):
+    """As vLLM groups layers with --disable-hybrid-kv-cache-manager."""
+    specs = {
+        "model.layers.0.attn": replace(ATTENTION, sliding_window=own),
+        "mtp.layers.0.attn": replace(ATTENTION, sliding_window=draft),
+    }
+    group = KVCacheGroupSpec(list(specs), type(ATTENTION).merge(list(specs.values())))
+    vllm_config = config("Qwen3_5MTP")
+    vllm_config.parallel_config = None
+    vllm_config.model_config.get_sliding_window = lambda: configured
+    vllm_config.compilation_config = SimpleNamespace(
+        static_forward_context={
+            name: SimpleNamespace(get_kv_cache_spec=lambda _, spec=spec: spec) for name, spec in specs.items()
+        }
+    )
+    caches = KVCacheConfig(num_blocks=8, kv_cache_tensors=[], kv_cache_groups=[group])
+    # Without tensors there is nothing to describe: what comes next fails for other reasons.
+    with pytest.raises(Refused if refused else AttributeError) as caught:
+        document_from_vllm(vllm_config, caches, {}, "engine")
+    if refused:
+        (reason,) = caught.value.reasons
+        assert (reason.code, reason.layer, reason.found) == ("draft_window", "mtp.layers.0.attn", "64")
+        assert "model.layers.0.attn too: expected a server without --disable-hybrid" in reason.message

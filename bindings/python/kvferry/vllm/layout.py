@@ -17,7 +17,7 @@ from typing import Any
 
 from kvferry.layout import Layout, Worker
 from kvferry.report import Reason, Refused
-from kvferry.vllm._facts import LayerFacts, ModelFacts, View, model_facts, parallel_reasons
+from kvferry.vllm._facts import LayerFacts, ModelFacts, View, is_draft, model_facts, parallel_reasons
 from kvferry.vllm._streams import KINDS, PAGED, STATE, UNCARRIED, Page, Stream, add_streams, content_of
 from kvferry.vllm._version import TESTED, importing
 
@@ -85,6 +85,29 @@ def _spec_reasons(config: Any) -> Iterable[Reason]:
                 expected=", ".join(KINDS),
                 found=name,
                 message=f"{layer}: a {name} is not carried: {why}",
+            )
+
+
+def _draft_window_reasons(vllm_config: Any, config: Any) -> Iterable[Reason]:
+    """Draft layers' windows that look like the model's own. Without its hybrid manager vLLM keeps one spec for all of a
+    group, which has the window of any of its layers; a side that took that for a window of the model would transfer
+    one element less than one that does not draft, and so has no window."""
+    for group in config.transfer_groups:
+        window = getattr(group.kv_cache_spec, "sliding_window", None)
+        if not window or has_window(group.kv_cache_spec) or vllm_config.model_config.get_sliding_window():
+            continue
+        modules = vllm_config.compilation_config.static_forward_context
+        draft = next((name for name in group.layer_names if is_draft(name, modules[name], vllm_config)), None)
+        own = [name for name in group.layer_names if not is_draft(name, modules[name], vllm_config)]
+        windows = (getattr(modules[name].get_kv_cache_spec(vllm_config), "sliding_window", None) for name in own)
+        if draft and own and not any(windows):
+            yield Reason(
+                code="draft_window",
+                layer=draft,
+                expected="a window of the model, or none",
+                found=str(window),
+                message=f"{draft}: only draft layers have a window, of {window} tokens, and vLLM keeps it for all"
+                f" layers of their group, {own[0]} too: expected a server without --disable-hybrid-kv-cache-manager",
             )
 
 
@@ -224,7 +247,11 @@ def document_from_vllm(
     worker: its ranks, where vllm_config's parallel_config does not say them. Needs vLLM. Refused: all
     reasons why the caches cannot be described; then nothing may be transferred.
     """
-    reasons = list(parallel_reasons(vllm_config.parallel_config)) + list(_spec_reasons(kv_cache_config))
+    reasons = [
+        *parallel_reasons(vllm_config.parallel_config),
+        *_spec_reasons(kv_cache_config),
+        *_draft_window_reasons(vllm_config, kv_cache_config),
+    ]
     if reasons:
         raise Refused.of(reasons)
     specs = {layer: spec for group in kv_cache_config.transfer_groups for layer, spec in layer_specs(group).items()}
