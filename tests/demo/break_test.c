@@ -145,8 +145,39 @@ static void senseless(void **state)
     refused("--break padded-length --model Llama-3.1-8B", "padded");
     refused("--break no-such-fault", "late-write");
     refused("--prefill 4", "--prefill");
-    refused("--memory 1M", "--memory");
+    refused("--memory 1M", "--memory: expected at least 660M, half for each side (16 blocks a worker), found 1.00 MiB");
     refused("surplus", "surplus");
+}
+
+/* Each side's reasons, and of which side they are. */
+static void neither_side_can_be_laid_out(void **state)
+{
+    (void)state;
+    json_t *value = command_json("--prefill tp3 --decode tp5", 1);
+    bool found[2] = {false, false};
+    size_t i;
+    json_t *reason;
+    json_array_foreach(json_object_get(value, "reasons"), i, reason) {
+        const char *place = json_string_value(json_object_get(reason, "place"));
+        const char *given = json_string_value(json_object_get(reason, "found"));
+        assert_string_equal(json_string_value(json_object_get(reason, "code")), "tp_unfit");
+        found[0] |= strcmp(place, "prefill: tp_size") == 0 && strcmp(given, "3") == 0;
+        found[1] |= strcmp(place, "decode: tp_size") == 0 && strcmp(given, "5") == 0;
+    }
+    assert_true(found[0] && found[1]);
+    json_decref(value);
+}
+
+/* The least that is named is enough. */
+static void least_memory(void **state)
+{
+    (void)state;
+    command_run command;
+    refused("--requests 1 --memory 659M", "at least 660M");
+    command_start(&command, "--requests 1 --memory 660M");
+    command_finish(&command);
+    assert_int_equal(command.status, 0);
+    command_free(&command);
 }
 
 /* The last line says it too. */
@@ -173,7 +204,9 @@ int main(void)
         cmocka_unit_test(half_heads),   cmocka_unit_test(row_stride),
         cmocka_unit_test(kernel_block), cmocka_unit_test(late_write),
         cmocka_unit_test(lost_write),   cmocka_unit_test(other_models),
-        cmocka_unit_test(senseless),    cmocka_unit_test(last_line),
+        cmocka_unit_test(senseless),
+        cmocka_unit_test(neither_side_can_be_laid_out),
+        cmocka_unit_test(least_memory),    cmocka_unit_test(last_line),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
