@@ -50,7 +50,7 @@ static int parse(int argc, char **argv, arguments *given)
             return tool_misuse("--incarnation", "16 lower-case hexadecimal digits", given->incarnations.items[i]);
     for (int i = operand; i < argc; i++)
         tool_list_add(&given->addresses, argv[i]);
-    return TOOL_GO_ON;
+    return tool_check_file("--key", given->key);
 }
 
 static void say(word *w, const arguments *given)
@@ -126,6 +126,7 @@ static int tell(word *words, size_t count)
         if (!tool_json())
             print(&words[i]);
     }
+    tool_reasons_name_options(&reasons);
     if (tool_reasons_count(&reasons)) {
         for (size_t i = 0; tool_json() && i < count; i++)
             if (words[i].status == KVFERRY_OK)

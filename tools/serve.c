@@ -133,6 +133,7 @@ static void ask(server *s, const client *c, const kvferry_request *request, kvfe
         result->ended = result->released = true; /* it never began */
         result->outcome = KVFERRY_OUTCOME_FAILED;
         tool_reasons_take(&result->reasons, report, NULL);
+        tool_reasons_name_options(&result->reasons);
     }
 }
 

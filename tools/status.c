@@ -31,7 +31,7 @@ static int parse(int argc, char **argv, arguments *given)
     if (operand + 1 != argc)
         return tool_misuse("ADDRESS", "one address", operand < argc ? argv[operand + 1] : "none");
     given->address = argv[operand];
-    return TOOL_GO_ON;
+    return tool_check_file("--key", given->key);
 }
 
 static int refuse(kvferry_status status, kvferry_report *report)
@@ -40,6 +40,7 @@ static int refuse(kvferry_status status, kvferry_report *report)
     if (status == KVFERRY_NO_MEMORY)
         tool_no_memory();
     tool_reasons_take(&reasons, report, NULL);
+    tool_reasons_name_options(&reasons);
     if (tool_reasons_count(&reasons))
         return tool_refuse(&reasons, "no status", stderr);
     return tool_unexpected("%s", kvferry_status_describe(status));

@@ -6,6 +6,8 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 /* A document of a worker with a hundred thousand streams has about 60 MiB. */
 #define FILE_LIMIT ((size_t)512 << 20)
@@ -151,6 +153,23 @@ void tool_list_free(tool_list *list)
 static int cannot_read(const char *path, const char *why)
 {
     return tool_misuse(path, "a file that can be read", why);
+}
+
+int tool_check_file(const char *option, const char *path)
+{
+    struct stat about;
+    if (!path)
+        return TOOL_GO_ON;
+    errno = 0;
+    if (access(path, R_OK) == 0 && stat(path, &about) == 0) {
+        if (!S_ISDIR(about.st_mode))
+            return TOOL_GO_ON;
+        errno = EISDIR;
+    }
+    char *found = tool_text("%s (%s)", path, strerror(errno));
+    int status = tool_misuse(option, "a file that can be read", found);
+    free(found);
+    return status;
 }
 
 /* Not by the file's size: pipes have none, and a file may grow meanwhile. */

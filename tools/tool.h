@@ -75,6 +75,9 @@ typedef struct tool_list {
 void tool_list_add(tool_list *list, const char *item);
 void tool_list_free(tool_list *list);
 
+/* Whether the file that `option` names can be read: TOOL_GO_ON, or wrong use. NULL is none. */
+int tool_check_file(const char *option, const char *path);
+
 /* Reads a whole file, or stdin for "-" (once a run). TOOL_GO_ON with *data, terminated by a zero
  * byte, the caller's to free(); else the exit status, with the message already given. */
 int tool_read(const char *path, char **data, size_t *size);
@@ -154,6 +157,11 @@ int tool_check_status(kvferry_status status, const char *what, tool_reasons *rea
                       kvferry_report *report, const char *file);
 
 kvferry_report *tool_report(void); /* a new one, never NULL */
+
+/* A node's text, and its reasons, with the command's options for the fields that they set (tool_words.c). free() the
+ * text. */
+char *tool_name_options(const char *text);
+void tool_reasons_name_options(tool_reasons *reasons);
 
 /* --- models, documents, sides (tool_model.c, tool_side.c) ------------------------------------ */
 

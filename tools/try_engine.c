@@ -17,12 +17,19 @@ uint64_t try_noise(uint64_t seed, size_t worker)
 
 /* --- life ------------------------------------------------------------------------------------ */
 
+static void say(const char *line)
+{
+    char *text = tool_name_options(line);
+    tool_log("%s", text);
+    free(text);
+}
+
 static void log_line(void *context, kvferry_log_level level, const char *line)
 {
     (void)context;
     (void)level;
     if (!strstr(line, "peer_left")) /* the other side's goodbye is how things end here */
-        tool_log("%s", line);
+        say(line);
 }
 
 static int refuse(kvferry_status status, kvferry_report *report, const char *headline)
@@ -31,6 +38,7 @@ static int refuse(kvferry_status status, kvferry_report *report, const char *hea
         tool_no_memory();
     tool_reasons reasons = {0};
     tool_reasons_take(&reasons, report, NULL);
+    tool_reasons_name_options(&reasons);
     if (tool_reasons_count(&reasons))
         return tool_refuse(&reasons, headline, stdout);
     return tool_unexpected("%s: %s", headline, kvferry_status_describe(status));
@@ -123,6 +131,7 @@ static void take_reasons(tool_reasons *reasons, const kvferry_report *from)
 {
     for (size_t i = 0; i < kvferry_report_count(from); i++)
         tool_reasons_add(reasons, kvferry_report_get(from, i));
+    tool_reasons_name_options(reasons);
 }
 
 static void take_event(const try_engine *engine, try_worker *worker, const kvferry_event *event,

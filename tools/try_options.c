@@ -168,8 +168,14 @@ int try_side_make(const try_options *options, tool_side *side)
     if (!options->model == !options->layouts.count)
         return tool_misuse("--model", "either --model or --layout", options->model ? "both" : "neither");
     if (!options->key != !options->allowed)
-        return tool_misuse("--allow", "--key and --allow together", "one of them");
-    int status = options->model ? side_from_model(options, side, &reasons)
+        return tool_misuse(options->key ? "--allow" : "--key", "--key and --allow together",
+                           options->key ? "--key alone" : "--allow alone");
+    int status = tool_check_file("--key", options->key);
+    if (status == TOOL_GO_ON)
+        status = tool_check_file("--allow", options->allowed);
+    if (status != TOOL_GO_ON)
+        return status;
+    status = options->model ? side_from_model(options, side, &reasons)
                                 : tool_side_from_files(side, &options->layouts, &reasons);
     if (status == TOOL_GO_ON && tool_reasons_count(&reasons))
         return tool_refuse(&reasons, "no layout", stdout);

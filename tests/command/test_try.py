@@ -137,7 +137,7 @@ class Try(CommandTest):
         self.assertEqual(self.codes(source), {"source_aborted"})
         status, out = server.interrupt()
         self.assertEqual(status, FAILED)
-        self.assertIn("receiver tp0: where: the two sides cannot talk", out)
+        self.assertIn("receiver tp0: the sender's address: the two sides cannot talk", out)
 
     def test_status(self):
         server = self.serve(*SMALL)

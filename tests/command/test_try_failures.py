@@ -211,6 +211,36 @@ class Server(CommandTest):
         self.expect_misuse("serve", *SMALL, "--listen", "no.such.host.invalid:5", env=MODELS,
                            says=["--listen", "no.such.host.invalid:5 ("])
 
+    def test_messages_name_options_of_the_command(self):
+        self.expect(FINE, "keygen", "key")
+        self.expect(FINE, "keygen", "where")
+        keyed = f"tcp://127.0.0.1:1/{'0' * 64}"
+        cases = [(("serve", *SMALL, "--listen", "0.0.0.0:0"), "address_insecure", "--listen", "--key", "or --insecure"),
+                 (("serve", *SMALL, "--listen", "0.0.0.0:0", "--insecure"), "advertise_missing", "--listen"),
+                 (("serve", *SMALL, "--key", "key", "--allow", "where"), "key_malformed", "where line 1"),
+                 (("status", keyed), "address_key", "ADDRESS", "expected --key FILE"),
+                 (("status", "tcp://127.0.0.1:1", "--key", "key"), "address_key", "ADDRESS"),
+                 (("declare-dead", keyed, "-i", "0" * 16), "address_key", f"{keyed}: ADDRESS", "expected --key FILE")]
+        for words, code, place, *says in cases:
+            reason, = self.expect_json(FAILED, *words, env=MODELS)["reasons"]
+            self.assertEqual((reason["code"], reason["place"]), (code, place))
+            self.assertTrue(reason["message"].startswith(f"{place}: "), reason)
+            for text in says:
+                self.assertIn(text, reason["message"])
+            self.assertNotIn("key_file", str(reason))
+        self.assertIn("--key", self.expect(FAILED, "status", keyed).err)
+
+    def test_files_of_keys_that_are_not_there(self):
+        self.expect(FINE, "keygen", "key")
+        for words, option in ((("serve", *SMALL, "--key", "none", "--allow", "key.pub"), "--key"),
+                              (("serve", *SMALL, "--key", "key", "--allow", "none"), "--allow"),
+                              (("send", "127.0.0.1:1", *SMALL, "--key", "key", "--allow", "none"), "--allow"),
+                              (("status", "tcp://127.0.0.1:1", "--key", "none"), "--key"),
+                              (("declare-dead", "tcp://127.0.0.1:1", "-i", "0" * 16, "--key", "none"), "--key")):
+            self.expect_misuse(*words, env=MODELS, says=[option, "none (No such file or directory)"])
+        self.expect_misuse("status", "tcp://127.0.0.1:1", "--key", ".", says=["--key", ". (Is a directory)"])
+        self.expect_misuse("serve", *SMALL, "--allow", "key.pub", env=MODELS, says=["--key: expected", "--allow alone"])
+
     def test_help_says_how_many_blocks(self):
         for verb, text in (("serve", "16"), ("send", "16"), ("layout", "1024"), ("explain", "what the request needs")):
             self.assertIn(f"blocks in the pool; default {text}\n", self.expect(FINE, verb, "--help").out)
