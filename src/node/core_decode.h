@@ -25,6 +25,7 @@ struct core_engine {
     char **addresses;
     size_t address_count, address_at;
     size_t unproved; /* links that ended so, one after the other */
+    uint64_t unproved_since;
     core_line *line;
     core_timer timer;
     core_roster *roster;
@@ -36,6 +37,15 @@ struct core_engine {
     core_engine *prev, *next;
 };
 
+/* --- core_where.c: whether it is an address, no place to ask for some */
+bool core_where_is_direct(const char *where);
+void core_engine_forget_addresses(core_engine *engine);
+/* That a worker may be found at. false: out of memory. */
+bool core_engine_set_addresses(core_engine *engine, const char *const *addresses, size_t count);
+/* Why there was no answer, for the case that none comes in time. */
+void core_engine_keep_trouble(core_engine *engine, const kvferry_report *report);
+
+/* --- core_engine.c */
 core_engine *core_engine_find(node_core *core, const char *engine_id, const char *where);
 /* Finds or begins. KVFERRY_REFUSED, NO_MEMORY. */
 kvferry_status core_engine_get(node_core *core, const char *engine_id, const char *where,

@@ -7,7 +7,7 @@
 
 #include <stdio.h>
 
-enum { UNPROVED_MOST = 3 }; /* one may be of a process that is just started again */
+enum { UNPROVED_MOST = 3 }; /* in silence_ms: fewer may be of a process that is just started again, behind a proxy */
 
 static void advance(node_core *core, core_engine *engine);
 
@@ -21,15 +21,6 @@ core_engine *core_engine_find(node_core *core, const char *engine_id, const char
             return engine;
     }
     return NULL;
-}
-
-static void free_addresses(core_engine *engine)
-{
-    for (size_t i = 0; i < engine->address_count; i++)
-        free(engine->addresses[i]);
-    free(engine->addresses);
-    engine->addresses = NULL;
-    engine->address_count = engine->address_at = 0;
 }
 
 static void leave_greeter(node_core *core, core_engine *engine)
@@ -64,7 +55,7 @@ void core_engine_free(node_core *core, core_engine *engine)
 {
     leave_greeter(core, engine);
     leave_roster(core, engine);
-    free_addresses(engine);
+    core_engine_forget_addresses(engine);
     core_timer_end(core, &engine->timer);
     core_event_discard(engine->event);
     kvferry_report_free(engine->trouble);
@@ -148,48 +139,41 @@ static const char *const waits_for[] = {"the own engine is not complete", "no ad
                                         "no worker answers with a complete roster",
                                         "documents are missing", "not all workers answer", ""};
 
+static const char *handshake_with(const core_engine *engine)
+{
+    return base_format("the handshake with engine \"%.80s\" at %.120s", engine->id, engine->where);
+}
+
+static bool unproved_often(const core_engine *engine)
+{
+    return engine->unproved >= UNPROVED_MOST * engine->address_count;
+}
+
+static void fail_unproved(node_core *core, core_engine *engine, const char *address)
+{
+    core_engine_fail_with(core, engine, "key_unproved", base_format("who has the key %.64s", core_address_key(address)),
+                          "one that ends the connection in the handshake",
+                          base_format("whoever listens at %.200s", address));
+}
+
 static void on_time(node_core *core, void *owner)
 {
     core_engine *engine = owner;
-    if (core->now >= engine->deadline && engine->state == CORE_ENGINE_RESOLVES && engine->trouble) {
+    if (core->now < engine->deadline)
+        advance(core, engine);
+    else if (engine->state == CORE_ENGINE_RESOLVES && engine->trouble)
         core_engine_fail(core, engine, engine->trouble);
-        return;
-    }
-    if (core->now >= engine->deadline) {
+    else if (engine->state == CORE_ENGINE_GREETS && unproved_often(engine))
+        fail_unproved(core, engine, engine->addresses[engine->address_at]);
+    else
         core_engine_fail_with(core, engine, "connect_timeout", "a handshake within connect_ms",
-                              waits_for[engine->state],
-                              base_format("the handshake with engine \"%.80s\" at %.120s", engine->id,
-                                          engine->where));
-        return;
-    }
-    advance(core, engine);
+                              waits_for[engine->state], handshake_with(engine));
 }
 
 static void wait_retry(node_core *core, core_engine *engine)
 {
     core_timer_set(core, &engine->timer,
                    base_min(engine->deadline, core_after(core, core->options.retry_ns)));
-}
-
-static bool is_direct(const char *where)
-{
-    return strncmp(where, "http://", 7) != 0 && strncmp(where, "file:", 5) != 0;
-}
-
-/* Sets the addresses that a worker may be found at. false: out of memory. */
-static bool set_addresses(core_engine *engine, const char *const *addresses, size_t count)
-{
-    free_addresses(engine);
-    engine->addresses = base_alloc(count, sizeof(*engine->addresses));
-    if (!engine->addresses)
-        return false;
-    for (size_t i = 0; i < count; i++) {
-        engine->addresses[i] = strdup(addresses[i]);
-        if (!engine->addresses[i])
-            return false;
-        engine->address_count++;
-    }
-    return true;
 }
 
 typedef struct resolving {
@@ -217,15 +201,6 @@ static void resolve(node_core *core, core_engine *engine)
     core_timer_set(core, &engine->timer, engine->deadline);
 }
 
-/* Why there was no answer, for the case that none comes in time. */
-static void keep_trouble(core_engine *engine, const kvferry_report *report)
-{
-    kvferry_report_free(engine->trouble);
-    engine->trouble = NULL;
-    if (kvferry_report_count(report) && kvferry_report_create(&engine->trouble) == KVFERRY_OK)
-        core_reasons_copy(engine->trouble, report, WIRE_MAX_REASONS);
-}
-
 void core_resolved(node_core *core, uint64_t query, kvferry_status status, const char *engine_id,
                    const char *const *addresses, size_t count, const kvferry_report *report, uint64_t now)
 {
@@ -238,7 +213,7 @@ void core_resolved(node_core *core, uint64_t query, kvferry_status status, const
     if (!engine)
         return;
     if (status == KVFERRY_BUSY) {
-        keep_trouble(engine, report);
+        core_engine_keep_trouble(engine, report);
         wait_retry(core, engine);
         return;
     }
@@ -256,12 +231,12 @@ void core_resolved(node_core *core, uint64_t query, kvferry_status status, const
                               base_format("the engine at %.200s", engine->where));
         return;
     }
-    if (!set_addresses(engine, addresses, count)) {
+    if (core_engine_set_addresses(engine, addresses, count)) {
+        engine->state = CORE_ENGINE_GREETS;
+        advance(core, engine);
+    } else {
         wait_retry(core, engine);
-        return;
     }
-    engine->state = CORE_ENGINE_GREETS;
-    advance(core, engine);
 }
 
 static void greet(node_core *core, core_engine *engine)
@@ -368,10 +343,10 @@ static void advance(node_core *core, core_engine *engine)
             core_timer_set(core, &engine->timer, engine->deadline);
             return;
         }
-        if (!is_direct(engine->where)) {
+        if (!core_where_is_direct(engine->where)) {
             engine->state = CORE_ENGINE_RESOLVES;
             resolve(core, engine);
-        } else if (set_addresses(engine, (const char *const[]){engine->where}, 1)) {
+        } else if (core_engine_set_addresses(engine, (const char *const[]){engine->where}, 1)) {
             engine->state = CORE_ENGINE_GREETS;
             greet(core, engine);
         } else {
@@ -512,7 +487,10 @@ void core_engine_line_ended(node_core *core, core_line *line, core_link_end how)
     if (engine->state == CORE_ENGINE_FETCHES)
         leave_roster(core, engine);
     engine->state = CORE_ENGINE_GREETS;
-    engine->unproved = how == CORE_LINK_UNPROVED ? engine->unproved + 1 : 0;
+    if (how != CORE_LINK_UNPROVED)
+        engine->unproved = 0;
+    else if (!engine->unproved++)
+        engine->unproved_since = core->now;
     if (++engine->address_at < engine->address_count) {
         greet(core, engine);
         return;
@@ -520,13 +498,9 @@ void core_engine_line_ended(node_core *core, core_line *line, core_link_end how)
     engine->address_at = 0;
     if (how == CORE_LINK_DENIED)
         core_engine_fail_with(core, engine, "key_refused", "a key that the other side allows", "another one",
-                              base_format("the handshake with engine \"%.80s\" at %.120s", engine->id,
-                                          engine->where));
-    else if (engine->unproved >= UNPROVED_MOST * engine->address_count)
-        core_engine_fail_with(core, engine, "key_unproved",
-                              base_format("who has the key %.64s", core_address_key(line->address)),
-                              "one that ends the connection in the handshake",
-                              base_format("whoever listens at %.200s", line->address));
+                              handshake_with(engine));
+    else if (unproved_often(engine) && core->now - engine->unproved_since >= core->options.silence_ns)
+        fail_unproved(core, engine, line->address);
     else
         wait_retry(core, engine);
 }

@@ -14,6 +14,7 @@
  *   core_words.c     reasons, log lines, the dead         core_name.c     whose key is whose
  *   core_job.c       long work, a little at a time        core_sum.c      checksums for verify
  *   core_share.c     what is kept for whom                core_tell.c     decode: who is told how an ask ended
+ *   core_where.c     decode: where engines are looked for
  *   core_operator.c  who holds blocks in quarantine, and the operator's word that one is dead
  */
 #ifndef KVFERRY_NODE_CORE_INTERNAL_H

@@ -265,19 +265,21 @@ static core_link next_link(rig *r, node_core *core)
     return link;
 }
 
+static const char other_key[] =
+    "tcp://127.0.0.1:9/00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
+
 static void a_key_that_is_not_proved_ends_the_handshake(void **state)
 {
     (void)state;
-    static const char where[] =
-        "tcp://127.0.0.1:9/00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
+    const char *where = other_key;
     rig *r = rig_create();
     r->keyed = true;
     size_t d = rig_engine(r, "decode", 1, 1);
     node_core *core = r->nodes[d].core;
     assert_int_equal(core_connect(core, "prefill", where, r->now, r->report), KVFERRY_OK);
-    /* Two may be of a process that goes or comes; another end between them begins the count anew. */
-    for (int i = 0; i < 5; i++) {
-        core_link_ended(core, next_link(r, core), i == 2 ? CORE_LINK_LOST : CORE_LINK_UNPROVED, r->now);
+    /* For a while they may be of a process that goes or comes, behind a proxy; another end begins the time anew. */
+    for (int i = 0; i < 2 + RIG_SILENCE_MS / RIG_RETRY_MS; i++) {
+        core_link_ended(core, next_link(r, core), i == 1 ? CORE_LINK_LOST : CORE_LINK_UNPROVED, r->now);
         rig_quiet(r, d);
         assert_int_equal(r->nodes[d].event_count, 0);
     }
@@ -288,6 +290,26 @@ static void a_key_that_is_not_proved_ends_the_handshake(void **state)
     assert_string_equal(reason->code, "key_unproved");
     assert_non_null(strstr(reason->expected, strrchr(where, '/') + 1));
     rig_free(r);
+}
+
+/* Where connect_ms is less than that. */
+static void a_key_that_is_not_proved_is_the_reason_at_the_deadline(void **state)
+{
+    (void)state;
+    for (int often = 0; often < 2; often++) {
+        rig *r = rig_create();
+        r->keyed = true;
+        r->options.connect_ns = (RIG_SILENCE_MS - RIG_RETRY_MS) * RIG_MS;
+        size_t d = rig_engine(r, "decode", 1, 1);
+        node_core *core = r->nodes[d].core;
+        assert_int_equal(core_connect(core, "prefill", other_key, r->now, r->report), KVFERRY_OK);
+        for (int i = 0; i < (often ? 3 : 1); i++)
+            core_link_ended(core, next_link(r, core), CORE_LINK_UNPROVED, r->now);
+        rig_wait(r, RIG_SILENCE_MS - RIG_RETRY_MS);
+        assert_int_equal(r->nodes[d].event_count, 1);
+        assert_string_equal(r->nodes[d].events[0]->code, often ? "key_unproved" : "connect_timeout");
+        rig_free(r);
+    }
 }
 
 int main(void)
@@ -306,6 +328,7 @@ int main(void)
         cmocka_unit_test(what_is_done_is_over_for_the_next_life_and_for_others),
         cmocka_unit_test(what_is_meant_for_another_incarnation_is_refused),
         cmocka_unit_test(a_key_that_is_not_proved_ends_the_handshake),
+        cmocka_unit_test(a_key_that_is_not_proved_is_the_reason_at_the_deadline),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
