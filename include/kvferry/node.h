@@ -71,7 +71,7 @@ typedef struct kvferry_node_options {
 
     /* Who may talk. */
     const char *key_file;     /* the node's own key pair (kvferry_keys_generate): switches CURVE on */
-    const char *allowed_keys; /* file of peers' public keys, one a line; needed with key_file */
+    const char *allowed_keys; /* file of peers' public keys, one a line; needed with key_file. The own key always counts */
     bool insecure;            /* without keys only loopback addresses are served, unless this is set */
 
     /* Time, in milliseconds. */

@@ -156,7 +156,8 @@ bool links_monitor_open(node_links *links, void *socket, int events, void **moni
 /* The next event's kind, and its value if that is asked for; 0: none. */
 int links_monitor_next(void *monitor, int *value);
 void links_router_monitor_turn(node_links *links);
-/* Whether the key is allowed; a file that is in trouble is told. */
+/* Whether the key is the own one (of the operator, or of a worker that shares it) or in the list; a file that is in
+ * trouble is told. */
 bool links_key_allowed(node_links *links, const unsigned char key[NODE_KEY_BYTES]);
 
 /* --- links_hosts.c ---------------------------------------------------------------------------- */

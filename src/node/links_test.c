@@ -177,6 +177,22 @@ static void test_keys_that_fit(void **state)
     end(&decode);
 }
 
+/* As workers of one host have: neither lists it. */
+static void test_the_own_key_is_allowed(void **state)
+{
+    (void)state;
+    side decode, prefill;
+    make_keys();
+    begin(&decode, "p", "p.allowed");
+    begin(&prefill, "p", "p.allowed");
+    open_link(&decode, 1, prefill.address);
+    send_text(&decode, 1, "shared");
+    expect_message(&prefill, &decode, "shared");
+    assert_int_equal(node_links_refused_keys(prefill.links), 0);
+    end(&prefill);
+    end(&decode);
+}
+
 static void test_a_key_that_is_not_allowed(void **state)
 {
     (void)state;
@@ -375,6 +391,7 @@ int main(void)
         cmocka_unit_test(test_an_answer_to_nobody_ends_the_link),
         cmocka_unit_test(test_what_comes_after_the_end_is_nobodys),
         cmocka_unit_test(test_keys_that_fit),
+        cmocka_unit_test(test_the_own_key_is_allowed),
         cmocka_unit_test(test_a_key_that_is_not_allowed),
         cmocka_unit_test(test_no_key_where_one_is_needed),
         cmocka_unit_test(test_servers_are_checked_too),

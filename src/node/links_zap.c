@@ -41,6 +41,8 @@ bool links_zap_open(node_links *links)
 
 bool links_key_allowed(node_links *links, const unsigned char key[NODE_KEY_BYTES])
 {
+    if (memcmp(key, links->options.keys->public_key, NODE_KEY_BYTES) == 0)
+        return true;
     bool allowed = node_allowed_has(links->options.allowed, key, links->trouble);
     for (size_t i = 0; i < kvferry_report_count(links->trouble); i++)
         links->options.log(links->options.log_context, KVFERRY_LOG_ERROR, "%s",
@@ -93,12 +95,6 @@ static void refuse_key(node_links *links, const zap_frame *frames, const char *k
     zap_answer(links->zap, &frames[ZAP_ID], "400", "key not allowed", NULL);
 }
 
-/* Who has the node's own key pair is its operator. */
-static bool may_enter(node_links *links, const unsigned char key[NODE_KEY_BYTES])
-{
-    return memcmp(key, links->options.keys->public_key, NODE_KEY_BYTES) == 0 || links_key_allowed(links, key);
-}
-
 /* Whether its host may have this connection beside those that it has. It is answered like trouble that passes. */
 static bool check_host(node_links *links, const zap_frame *frames)
 {
@@ -129,7 +125,7 @@ void links_zap_turn(node_links *links)
         char text[NODE_KEY_TEXT] = "";
         if (good)
             node_key_format(key, text);
-        if (!good || !may_enter(links, key))
+        if (!good || !links_key_allowed(links, key))
             refuse_key(links, frames, text);
         else if (check_host(links, frames))
             zap_answer(links->zap, &frames[ZAP_ID], "200", "OK", text);
