@@ -50,7 +50,7 @@ static int parse(int argc, char **argv, arguments *given)
             return tool_misuse("--incarnation", "16 lower-case hexadecimal digits", given->incarnations.items[i]);
     for (int i = operand; i < argc; i++)
         tool_list_add(&given->addresses, argv[i]);
-    return tool_check_file("--key", given->key);
+    return tool_check_file("--key", "a file that can be read", given->key);
 }
 
 static void say(word *w, const arguments *given)
@@ -107,8 +107,9 @@ static void print(const word *w)
     printf(": ");
     tool_put(w->incarnation, stdout);
     if (w->status == KVFERRY_OK)
-        printf(" is dead: %s blocks of %s transfers are released; %s transfers wait for others too\n",
-               tool_number(w->declared.blocks), tool_number(w->declared.transfers), tool_number(w->declared.waiting));
+        printf(" is dead: %s of %s %s released; %s %s for others too\n", tool_count(w->declared.blocks, "block"),
+               tool_count(w->declared.transfers, "transfer"), w->declared.blocks == 1 ? "is" : "are",
+               tool_count(w->declared.waiting, "transfer"), w->declared.waiting == 1 ? "waits" : "wait");
     else
         printf(" is not known there\n");
 }
@@ -128,11 +129,9 @@ static int tell(word *words, size_t count)
     }
     tool_reasons_name_options(&reasons);
     if (tool_reasons_count(&reasons)) {
-        for (size_t i = 0; tool_json() && i < count; i++)
-            if (words[i].status == KVFERRY_OK)
-                tool_log("%s has taken the word that %s is dead", words[i].address, words[i].incarnation);
-        json_decref(rows);
-        return tool_refuse(&reasons, "not every node has taken it", stderr);
+        bool none = json_array_size(rows) == 0;
+        return tool_refuse_with(&reasons, none ? "no node has taken it" : "not every node has taken it", stderr, "declared",
+                                rows);
     }
     if (tool_json())
         tool_print_json(json_pack("{s:b, s:o}", "ok", 1, "declared", rows));

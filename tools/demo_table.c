@@ -66,9 +66,9 @@ void demo_print_head(const demo_run *run)
 {
     printf("%s over %s (%s)\n", run->config.model.name, run->config.transport, run->config.engine);
     for (int role = 0; role < DEMO_ROLES; role++)
-        printf("  %-7s  %s: %zu workers of %s blocks, %s in all\n", demo_role_name((demo_role)role),
-               topology_text(&run->config.topology[role]), run->sides[role].count,
-               tool_number(run->config.blocks[role]), tool_size(side_bytes(&run->sides[role])));
+        printf("  %-7s  %s: %s of %s, %s in all\n", demo_role_name((demo_role)role),
+               topology_text(&run->config.topology[role]), tool_count(run->sides[role].count, "worker"),
+               tool_count(run->config.blocks[role], "block"), tool_size(side_bytes(&run->sides[role])));
     if (run->config.fault != DEMO_SOUND)
         printf("  broken on purpose (--break %s): %s\n",
                demo_fault_name(run->config.fault), demo_fault_describe(run->config.fault));

@@ -74,7 +74,7 @@ static int make(const tool_model *model, const kvferry_model_options *options)
     kvferry_report *report = tool_report();
     kvferry_layout *layout = NULL;
     kvferry_status made = kvferry_model_layout(model->config, model->size, options, &layout, report);
-    int status = tool_check_status(made, model->name, &reasons, report, NULL);
+    int status = tool_check_status(made, model->name, &reasons, report, tool_model_blamed(model, report));
     if (status == TOOL_GO_ON && made != KVFERRY_OK) {
         /* stdout is for a document; a text for a person would be taken for one */
         status = tool_refuse(&reasons, "no layout", stderr);

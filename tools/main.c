@@ -33,7 +33,7 @@ static void help(void)
     for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++)
         printf("  %-12s %s\n", verbs[i].name, verbs[i].about);
     printf("\n"
-           "  --help     this text; 'kvferry <verb> --help' for a verb\n"
+           "  --help     this text; 'kvferry <verb> --help' or 'kvferry help <verb>' for a verb\n"
            "  --version  the version\n\n"
            "Every verb takes --json: one JSON value on stdout and nothing else there.\n"
            "Exit status: 0 fine, 1 refused or differs or failed, 2 used wrongly, 3 unexpected.\n");
@@ -59,11 +59,27 @@ static char *verb_names(void)
     return names;
 }
 
+static int run(int argc, char **argv);
+
+/* "help layout" is "layout --help". */
+static int help_of(int argc, char **argv)
+{
+    char option[] = "--help", **words = tool_alloc((size_t)argc + 3, sizeof *words);
+    for (int i = 0; i < argc; i++)
+        words[i + 1] = argv[i];
+    words[argc + 1] = option;
+    int status = run(argc + 2, words);
+    free(words);
+    return status;
+}
+
 static int run(int argc, char **argv)
 {
     int first = 1;
     while (first < argc && strcmp(argv[first], "--json") == 0) first++;
     const char *word = first < argc ? argv[first] : NULL;
+    if (word && strcmp(word, "help") == 0 && first + 1 < argc && argv[first + 1][0] != '-')
+        return help_of(argc - first - 1, argv + first + 1);
     if (word && (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0 || strcmp(word, "help") == 0)) {
         help();
         return TOOL_FINE;

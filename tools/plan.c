@@ -188,8 +188,8 @@ static int answer(job *work, const arguments *given)
         print_json(work, copies, bytes);
         return TOOL_FINE;
     }
-    printf("%s copies, %s bytes, from %zu source%s to %s\n", tool_number(copies), tool_number(bytes),
-           work->sources.count, work->sources.count == 1 ? "" : "s", work->target.names[0]);
+    printf("%s, %s, from %s to %s\n", tool_count(copies, "copy"), tool_count(bytes, "byte"),
+           tool_count(work->sources.count, "source"), work->target.names[0]);
     for (size_t i = 0; i < work->sources.count; i++)
         print_copies(work, i, given->verbose);
     return TOOL_FINE;

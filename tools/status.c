@@ -31,7 +31,7 @@ static int parse(int argc, char **argv, arguments *given)
     if (operand + 1 != argc)
         return tool_misuse("ADDRESS", "one address", operand < argc ? argv[operand + 1] : "none");
     given->address = argv[operand];
-    return tool_check_file("--key", given->key);
+    return tool_check_file("--key", "a file that can be read", given->key);
 }
 
 static int refuse(kvferry_status status, kvferry_report *report)
@@ -73,7 +73,9 @@ static void put_tree(const json_t *tree, int depth)
     json_t *value;
     json_object_foreach((json_t *)tree, key, value) {
         put_key(key, depth);
-        if (json_is_object(value)) {
+        if ((json_is_object(value) || json_is_array(value)) && !json_object_size(value) && !json_array_size(value)) {
+            printf("  none\n");
+        } else if (json_is_object(value)) {
             printf("\n");
             put_tree(value, depth + 1);
         } else if (json_is_array(value) && json_is_object(json_array_get(value, 0))) {
@@ -105,7 +107,8 @@ static void put_hints(const json_t *tree)
         const char *state = json_string_value(json_object_get(item, "state"));
         if (state && strcmp(state, "dead") == 0)
             continue;
-        printf("\n%s blocks are held by ", tool_number((uint64_t)json_integer_value(json_object_get(item, "blocks"))));
+        uint64_t blocks = (uint64_t)json_integer_value(json_object_get(item, "blocks"));
+        printf("\n%s %s held by ", tool_count(blocks, "block"), blocks == 1 ? "is" : "are");
         tool_put(text_of(item, "incarnation"), stdout);
         printf(" of ");
         tool_put(text_of(item, "engine_id"), stdout);

@@ -155,7 +155,7 @@ static int cannot_read(const char *path, const char *why)
     return tool_misuse(path, "a file that can be read", why);
 }
 
-int tool_check_file(const char *option, const char *path)
+int tool_check_file(const char *option, const char *expected, const char *path)
 {
     struct stat about;
     if (!path)
@@ -167,7 +167,7 @@ int tool_check_file(const char *option, const char *path)
         errno = EISDIR;
     }
     char *found = tool_text("%s (%s)", path, strerror(errno));
-    int status = tool_misuse(option, "a file that can be read", found);
+    int status = tool_misuse(option, expected, found);
     free(found);
     return status;
 }

@@ -76,7 +76,7 @@ void tool_list_add(tool_list *list, const char *item);
 void tool_list_free(tool_list *list);
 
 /* Whether the file that `option` names can be read: TOOL_GO_ON, or wrong use. NULL is none. */
-int tool_check_file(const char *option, const char *path);
+int tool_check_file(const char *option, const char *expected, const char *path);
 
 /* Reads a whole file, or stdin for "-" (once a run). TOOL_GO_ON with *data, terminated by a zero
  * byte, the caller's to free(); else the exit status, with the message already given. */
@@ -151,6 +151,9 @@ void tool_reasons_free(tool_reasons *reasons);
  * person on `text`. Frees the reasons. Returns TOOL_FAILED. */
 int tool_refuse(tool_reasons *reasons, const char *headline, FILE *text);
 
+/* The same of what was done in part: with --json, `done` is the member `key`. Gives it up. */
+int tool_refuse_with(tool_reasons *reasons, const char *headline, FILE *text, const char *key, json_t *done);
+
 /* After a library call whose report is `report`: TOOL_GO_ON if it went well or if it refused (then
  * its reasons are taken over), else TOOL_UNEXPECTED with the message given. */
 int tool_check_status(kvferry_status status, const char *what, tool_reasons *reasons,
@@ -182,6 +185,8 @@ typedef struct tool_model {
 /* Reads the model that `option` names: a file, "-", a folder with a config.json, or a name from the
  * folder of models. TOOL_GO_ON, or the exit status; free with tool_model_free. */
 int tool_model_read(const char *option, const char *model, tool_model *result);
+/* The model's name where what was refused is in its config, and not in an option; else NULL. */
+const char *tool_model_blamed(const tool_model *model, const kvferry_report *report);
 void tool_model_free(tool_model *model);
 
 /* The options of kvferry_model_options as command-line options, once or with a prefix per side. */
@@ -230,6 +235,8 @@ void tool_table_print(tool_table *table);                        /* and frees it
 
 /* "1,097,728"; in one of a few rotating buffers. */
 const char *tool_number(uint64_t number);
+/* "1 block", "1,097 blocks", "2 copies"; as above. */
+const char *tool_count(uint64_t number, const char *one);
 /* "1.05 MiB"; in one of a few rotating buffers. */
 const char *tool_size(uint64_t bytes);
 

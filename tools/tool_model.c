@@ -106,11 +106,14 @@ static char *model_names(const char *folder)
     return tool_text("none in %s", folder);
 }
 
+/* A path, unlike a name, has something to say of itself. */
 static int unknown_model(const char *option, const char *model, const char *folder)
 {
+    struct stat about;
+    const char *why = strchr(model, '/') && stat(model, &about) != 0 ? strerror(errno) : NULL;
     char *names = model_names(folder);
-    char *expected = tool_text("a config.json, or one of the models: %s", names);
-    char *found = tool_text("'%s'", model);
+    char *expected = tool_text("a config.json, a folder that has one, or one of the models: %s", names);
+    char *found = why ? tool_text("'%s' (%s)", model, why) : tool_text("'%s'", model);
     int status = tool_misuse(option, expected, found);
     free(found);
     free(expected);
@@ -140,6 +143,15 @@ static char *find_model(const char *model, const char *folder)
     return NULL;
 }
 
+/* That it can be read, before it is. */
+static int check_model(const char *option, const char *model, const char *path)
+{
+    if (strcmp(path, "-") == 0)
+        return TOOL_GO_ON;
+    return tool_check_file(option, is_folder(model) ? "a folder with a config.json that can be read"
+                                                     : "a config.json that can be read", path);
+}
+
 int tool_model_read(const char *option, const char *model, tool_model *result)
 {
     char *folder = models_folder();
@@ -150,7 +162,9 @@ int tool_model_read(const char *option, const char *model, tool_model *result)
         return status;
     }
     tool_model read = {.name = tool_text("%s", model)};
-    int status = tool_read(path, &read.config, &read.size);
+    int status = check_model(option, model, path);
+    if (status == TOOL_GO_ON)
+        status = tool_read(path, &read.config, &read.size);
     if (status == TOOL_GO_ON)
         *result = read;
     else
@@ -158,6 +172,17 @@ int tool_model_read(const char *option, const char *model, tool_model *result)
     free(path);
     free(folder);
     return status;
+}
+
+const char *tool_model_blamed(const tool_model *model, const kvferry_report *report)
+{
+    static const char *const codes[] = {"syntax", "text_encoding", "key_duplicate", "nesting_depth", "document_size"};
+    const kvferry_reason *first = kvferry_report_get(report, 0);
+    const char *code = first ? first->code : "";
+    bool blamed = strncmp(code, "value_", strlen("value_")) == 0;
+    for (size_t i = 0; i < sizeof codes / sizeof *codes; i++)
+        blamed |= strcmp(code, codes[i]) == 0;
+    return blamed ? model->name : NULL;
 }
 
 void tool_model_free(tool_model *model)

@@ -336,15 +336,23 @@ static void print_text(const tool_reasons *reasons, const char *headline, FILE *
 
 int tool_refuse(tool_reasons *reasons, const char *headline, FILE *text)
 {
+    return tool_refuse_with(reasons, headline, text, NULL, NULL);
+}
+
+int tool_refuse_with(tool_reasons *reasons, const char *headline, FILE *text, const char *key, json_t *done)
+{
     if (tool_json()) {
         json_t *value = json_pack("{s:b, s:o}", "ok", 0, "reasons",
                                   reasons->list ? json_incref(reasons->list) : json_array());
         if (reasons->dropped)
             json_object_set_new(value, "dropped", json_integer((json_int_t)reasons->dropped));
+        if (key)
+            json_object_set(value, key, done);
         tool_print_json(value);
     } else {
         print_text(reasons, headline, text);
     }
+    json_decref(done);
     tool_reasons_free(reasons);
     return TOOL_FAILED;
 }

@@ -156,7 +156,8 @@ int tool_side_from_model(tool_side *side, const tool_model *model, const tool_to
         worker.pp_rank = i / topology->tp;
         kvferry_status made =
             kvferry_model_layout(model->config, model->size, &worker, &layout, report);
-        status = tool_check_status(made, model->name, reasons, report, where);
+        const char *blamed = tool_model_blamed(model, report);
+        status = tool_check_status(made, model->name, reasons, report, blamed ? blamed : where);
         if (made == KVFERRY_OK && topology->pp > 1)
             tool_side_add(side, layout, tool_text("pp%u tp%u", worker.pp_rank, worker.tp_rank));
         else if (made == KVFERRY_OK)

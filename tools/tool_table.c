@@ -4,8 +4,10 @@
 
 #include <libsmartcols.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define BUFFERS 16
+#define BUFFER 64 /* bytes of one */
 
 struct tool_table {
     struct libscols_table *rows;
@@ -49,7 +51,7 @@ void tool_table_print(tool_table *table)
 
 static char *next_buffer(void)
 {
-    static char buffers[BUFFERS][32];
+    static char buffers[BUFFERS][BUFFER];
     static size_t next;
     next = (next + 1) % BUFFERS;
     return buffers[next];
@@ -57,7 +59,7 @@ static char *next_buffer(void)
 
 const char *tool_number(uint64_t number)
 {
-    char *end = next_buffer() + 31;
+    char *end = next_buffer() + BUFFER - 1;
     *end = 0;
     for (int digits = 0; digits == 0 || number; digits++) {
         if (digits && digits % 3 == 0)
@@ -66,6 +68,16 @@ const char *tool_number(uint64_t number)
         number /= 10;
     }
     return end;
+}
+
+const char *tool_count(uint64_t number, const char *one)
+{
+    size_t size = strlen(one);
+    bool y = size && one[size - 1] == 'y' && number != 1;
+    const char *digits = tool_number(number);
+    char *text = next_buffer();
+    snprintf(text, BUFFER, "%s %.*s%s", digits, (int)(size - y), one, number == 1 ? "" : y ? "ies" : "s");
+    return text;
 }
 
 const char *tool_size(uint64_t bytes)
@@ -78,6 +90,6 @@ const char *tool_size(uint64_t bytes)
         size /= 1024;
         unit++;
     }
-    snprintf(text, 32, unit ? "%.2f %s" : "%.0f %s", size, units[unit]);
+    snprintf(text, BUFFER, unit ? "%.2f %s" : "%.0f %s", size, units[unit]);
     return text;
 }

@@ -170,9 +170,9 @@ int try_side_make(const try_options *options, tool_side *side)
     if (!options->key != !options->allowed)
         return tool_misuse(options->key ? "--allow" : "--key", "--key and --allow together",
                            options->key ? "--key alone" : "--allow alone");
-    int status = tool_check_file("--key", options->key);
+    int status = tool_check_file("--key", "a file that can be read", options->key);
     if (status == TOOL_GO_ON)
-        status = tool_check_file("--allow", options->allowed);
+        status = tool_check_file("--allow", "a file that can be read", options->allowed);
     if (status != TOOL_GO_ON)
         return status;
     status = options->model ? side_from_model(options, side, &reasons)

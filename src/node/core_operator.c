@@ -9,6 +9,12 @@
 
 #include "node/address.h"
 
+/* "1 block", "7 blocks", in a buffer of base_format. */
+static const char *counted(uint64_t count, const char *one)
+{
+    return base_format("%llu %s%s", (unsigned long long)count, one, count == 1 ? "" : "s");
+}
+
 /* --- what a source holds ---------------------------------------------------------------------------------- */
 
 static bool waits_for_others(const core_request *request, const core_source *source)
@@ -44,9 +50,9 @@ void core_source_log_hold(node_core *core, const core_source *source)
     if (!hold.held)
         return;
     core_log(core, KVFERRY_LOG_WARNING,
-             "%llu blocks of %llu transfers stay in quarantine: %s, at %s, says nothing and may still write. If it is surely "
+             "%s of %s stay in quarantine: %s, at %s, says nothing and may still write. If it is surely "
              "dead: kvferry declare-dead %s --incarnation %s",
-             (unsigned long long)hold.held, (unsigned long long)(hold.transfers + hold.waiting),
+             counted(hold.held, "block"), counted(hold.transfers + hold.waiting, "transfer"),
              core_worker_words(source->engine_id, &source->worker, source->incarnation), source->address,
              core->options.address, source->incarnation);
 }
@@ -73,6 +79,42 @@ static kvferry_report *check_operator(const node_core *core, const char *key)
                        "only its operator may tell a node that a worker is dead");
 }
 
+/* --- a name that nobody here has ------------------------------------------------------------------------- */
+
+enum { NAMED = 8 }; /* incarnations that fit a reason */
+
+static void name_one(char *list, size_t size, size_t index, const char *incarnation)
+{
+    size_t used = strlen(list);
+    if (index < NAMED)
+        snprintf(list + used, size - used, "%s%s", index ? ", " : "", incarnation);
+}
+
+/* The workers of other engines that this node has met, in a buffer of base_format. */
+static const char *known_workers(const node_core *core)
+{
+    char list[NAMED * (WIRE_INCARNATION_TEXT + 2)] = "";
+    size_t count = 0;
+    for (const core_source *source = core->sources; source; source = source->hh.next)
+        name_one(list, sizeof(list), count++, source->incarnation);
+    for (const core_target *target = core->targets; target; target = target->hh.next)
+        name_one(list, sizeof(list), count++, target->incarnation);
+    if (!count)
+        return "the incarnation of a worker of another engine that this node has met, of which there is none";
+    if (count > NAMED)
+        return base_format("one of %s and %zu others, the workers of other engines that this node has met", list,
+                           count - NAMED);
+    return base_format("%s%s, of another engine's worker that this node has met", count > 1 ? "one of " : "", list);
+}
+
+kvferry_report *core_unknown_worker(const node_core *core, const char *incarnation)
+{
+    bool own = strcmp(incarnation, core->incarnation) == 0;
+    return core_reason("peer_unknown", known_workers(core),
+                       own ? base_format("%s, which is this node itself", incarnation) : incarnation,
+                       "nothing here waits for that worker");
+}
+
 void core_received_death(node_core *core, core_link link, const char *key, const wire_message *message)
 {
     const char *incarnation = message->body.death.incarnation;
@@ -94,17 +136,18 @@ void core_received_death(node_core *core, core_link link, const char *key, const
         return;
     }
     if (core_declare_dead(core, incarnation, core->now, NULL) != KVFERRY_OK && !core_dead(core, incarnation)) {
-        core_send_error(core, link, message, "peer_unknown", "the incarnation of a worker", incarnation,
-                        "a worker that is dead");
+        kvferry_report *unknown = core_unknown_worker(core, incarnation);
+        if (kvferry_report_count(unknown)) /* else memory has run out */
+            core_send_reasons(core, link, message, unknown);
+        kvferry_report_free(unknown);
         return;
     }
     const core_source *source = core_source_find(core, incarnation);
     core_hold hold = source ? core_source_holds(source) : (core_hold){0};
     core_log(core, KVFERRY_LOG_WARNING,
-             "the operator, at %s, says that incarnation %s is dead: %llu blocks of %llu transfers are released, %llu "
-             "transfers wait for others too",
-             *core->place ? core->place : "an unknown host", incarnation, (unsigned long long)hold.blocks,
-             (unsigned long long)hold.transfers, (unsigned long long)hold.waiting);
+             "the operator, at %s, says that incarnation %s is dead; released: %s of %s; waiting for others too: %s",
+             *core->place ? core->place : "an unknown host", incarnation, counted(hold.blocks, "block"),
+             counted(hold.transfers, "transfer"), counted(hold.waiting, "transfer"));
     wire_message answer = {.type = WIRE_DECLARED_DEAD};
     wire_death *death = &answer.body.death;
     memcpy(death->incarnation, incarnation, sizeof(death->incarnation));

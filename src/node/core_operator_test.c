@@ -122,6 +122,44 @@ static void it_releases_what_a_vanished_writer_holds(void **state)
     finish(&t);
 }
 
+static void expect_unknown(rig *r, size_t at, const char *incarnation, const char *expected, const char *found)
+{
+    kvferry_report *report;
+    assert_int_equal(kvferry_report_create(&report), KVFERRY_OK);
+    assert_int_equal(core_declare_dead(r->nodes[at].core, incarnation, r->now, report), KVFERRY_NOT_FOUND);
+    assert_int_equal(kvferry_report_count(report), 1);
+    const kvferry_reason *reason = kvferry_report_get(report, 0);
+    assert_string_equal(reason->code, "peer_unknown");
+    assert_string_equal(reason->expected, expected);
+    assert_string_equal(reason->found, found);
+    kvferry_report_free(report);
+}
+
+/* What is not known is answered with what is. */
+static void a_name_that_nobody_has(void **state)
+{
+    (void)state;
+    pair t = begin(false, "nobody");
+    const char *p = t.r->nodes[t.p].incarnation, *d = t.r->nodes[t.d].incarnation;
+    expect_unknown(t.r, t.d, UNKNOWN, base_format("%s, of another engine's worker that this node has met", p), UNKNOWN);
+    expect_unknown(t.r, t.p, UNKNOWN, base_format("%s, of another engine's worker that this node has met", d), UNKNOWN);
+    expect_unknown(t.r, t.d, d, base_format("%s, of another engine's worker that this node has met", p),
+                   base_format("%s, which is this node itself", d));
+    size_t alone = rig_engine(t.r, "alone", 1, 1), many = rig_engine(t.r, "many", 4, 1);
+    size_t more = rig_engine(t.r, "more", 4, 1), last = rig_engine(t.r, "last", 2, 1);
+    expect_unknown(t.r, alone, UNKNOWN,
+                   "the incarnation of a worker of another engine that this node has met, of which there is none", UNKNOWN);
+    connect_to(t.r, alone, many);
+    connect_to(t.r, alone, more);
+    connect_to(t.r, alone, last);
+    kvferry_report *unknown = core_unknown_worker(t.r->nodes[alone].core, UNKNOWN);
+    const char *expected = kvferry_report_get(unknown, 0)->expected;
+    assert_non_null(strstr(expected, t.r->nodes[many].incarnation));
+    assert_non_null(strstr(expected, " and 2 others, the workers of other engines that this node has met"));
+    kvferry_report_free(unknown);
+    end(&t);
+}
+
 static void it_is_for_one_incarnation_of_the_node(void **state)
 {
     (void)state;
@@ -248,7 +286,7 @@ static void it_is_shown_who_holds_what(void **state)
     pair t = begin_held(false, 1);
     const rig_node *writer = &t.r->nodes[t.p], *own = &t.r->nodes[t.d];
     assert_int_equal(hints.count, 1); /* once, however long it lasts */
-    assert_non_null(strstr(hints.last, "2 blocks of 1 transfers"));
+    assert_non_null(strstr(hints.last, "2 blocks of 1 transfer stay in quarantine"));
     assert_non_null(strstr(hints.last, writer->address));
     assert_non_null(strstr(hints.last, base_format("declare-dead %s --incarnation %s", own->address, writer->incarnation)));
     json_t *tree = status_of(&t), *list = json_object_get(tree, "quarantine"), *item = json_array_get(list, 0);
@@ -274,6 +312,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(it_releases_what_a_vanished_writer_holds),
+        cmocka_unit_test(a_name_that_nobody_has),
         cmocka_unit_test(it_is_for_one_incarnation_of_the_node),
         cmocka_unit_test(it_waits_for_the_other_writers),
         cmocka_unit_test(it_frees_the_lease_of_a_reader),

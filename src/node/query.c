@@ -156,6 +156,18 @@ static kvferry_status read_query(query_job *job, const char *key_file)
                           : KVFERRY_OK;
 }
 
+/* ZeroMQ looks a name up again and again, and says nothing. */
+static kvferry_status find_host(const query_job *job)
+{
+    node_address numeric = job->address;
+    const char *why = "";
+    if (node_address_resolve(&numeric, &why))
+        return KVFERRY_OK;
+    base_report_add(job->report, "no_answer", &(base_where){.place = job->text}, "a host that can be looked up", why,
+                    "the node was not asked");
+    return KVFERRY_IO;
+}
+
 /* Asks until there is an answer. */
 static kvferry_status query(query_job *job, const char *key_file, uint64_t timeout_ms)
 {
@@ -167,6 +179,8 @@ static kvferry_status query(query_job *job, const char *key_file, uint64_t timeo
     job->question.minor = WIRE_MINOR;
     job->question.engine_id = job->question.transfer_id = "";
     kvferry_status status = read_query(job, key_file);
+    if (status == KVFERRY_OK)
+        status = find_host(job);
     if (status == KVFERRY_OK && !node_file_descriptors(NODE_ZMQ_DESCRIPTORS, job->report))
         status = KVFERRY_IO;
     if (status != KVFERRY_OK)

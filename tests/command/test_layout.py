@@ -119,6 +119,26 @@ class Models(CommandTest):
         self.expect_misuse("layout", "--model", "mine", env={"KVFERRY_MODELS": "/nowhere"},
                            says=["/nowhere"])
 
+    def test_paths_that_lead_nowhere(self):
+        os.mkdir(os.path.join(self.folder, "empty"))
+        self.write("file", "{}")
+        self.expect_misuse("layout", "--model", "empty",
+                           says=["--model", "a folder with a config.json", "empty/config.json (No such file"])
+        self.expect_misuse("layout", "--model", "no/config.json", says=["--model", "'no/config.json' (No such file", QWEN])
+        self.expect_misuse("layout", "--model", "file/config.json", says=["'file/config.json' (Not a directory)"])
+        self.expect_misuse("explain", "--model", "empty", "--prefill", "tp1", "--decode", "tp1",
+                           says=["--model", "empty/config.json (No such file"])
+
+    def test_a_config_that_is_none_is_named(self):
+        self.write("c.txt", "# no config")
+        self.write("d.json", {"engine_id": "p"})
+        for file, code in (("c.txt", "syntax"), ("d.json", "value_missing")):
+            for words in (("layout",), ("explain", "--prefill", "tp2", "--decode", "tp1")):
+                reason, = self.expect_json(FAILED, *words, "--model", file)["reasons"]
+                self.assertEqual(reason["code"], code)
+                self.assertTrue(reason["place"].startswith(f"{file}: "), reason)
+                self.assertTrue(reason["message"].startswith(f"{file}: "), reason)
+
     def test_name_cannot_leave_the_folder(self):
         self.expect_misuse("layout", "--model", "../models/x", says=["'../models/x'"])
 

@@ -145,6 +145,12 @@ class Try(CommandTest):
         value = self.expect_json(FINE, "status", server.control)
         self.assertIsInstance(value, dict)
         self.assertTrue(self.expect(FINE, "status", server.control).out.strip())
+        self.assertRegex(self.expect(FINE, "status", server.control).out, r"(?m)^  refused_by_code  none$")
+
+    def test_status_of_an_unknown_host(self):
+        reason, = self.expect_json(FAILED, "status", "tcp://no.such.host.invalid:5")["reasons"]
+        self.assertEqual((reason["code"], reason["expected"]), ("no_answer", "a host that can be looked up"))
+        self.assertIn("tcp://no.such.host.invalid:5", self.expect(FAILED, "status", "tcp://no.such.host.invalid:5").err)
 
     def send_on(self, server, *options):
         sender = subprocess.Popen([BINARY, "send", server.address, *SMALL, "--tokens", "120", "--requests", "100000",
@@ -178,6 +184,9 @@ class Try(CommandTest):
         unknown = "0123456789abcdef"
         value = self.expect_json(FAILED, "declare-dead", server.control, "--incarnation", unknown)
         self.assertEqual(self.codes(value), {"peer_unknown"})
+        self.assertEqual(value["declared"], [])
+        self.assertIn(unknown, value["reasons"][0]["found"])
+        self.assertIn("there is none", value["reasons"][0]["expected"])
         name = self.hold(server)
         text = self.expect(FINE, "status", server.control).out
         self.assertIn(f"  kvferry declare-dead {server.control} --incarnation {name}\n", text)
@@ -191,11 +200,14 @@ class Try(CommandTest):
         while self.held(server):  # the last bytes are waited for
             time.sleep(0.1)
         out = self.expect(FINE, "declare-dead", server.control, other.control, "-i", name).out  # again
-        self.assertIn(f"{server.control}: {name} is dead: 0 blocks of 0 transfers are released", out)
+        self.assertIn(f"{server.control}: {name} is dead: 0 blocks of 0 transfers are released; 0 transfers wait", out)
         self.assertIn(f"{other.control}: {name} is not known there", out)
         result = self.expect(FAILED, "declare-dead", server.control, "-i", name, "-i", unknown)
         self.assertIn(f"{server.control}: {name} is dead", result.out)
         self.assertIn(f"found {unknown}", result.err)
+        value = self.expect_json(FAILED, "declare-dead", server.control, "-i", name, "-i", unknown)
+        self.assertEqual([(row["incarnation"], row["known"]) for row in value["declared"]], [(name, True)])
+        self.assertEqual([reason["found"] for reason in value["reasons"]], [unknown])
 
     def test_declare_dead_is_the_operators(self):
         for name in ("prefill", "decode"):

@@ -30,6 +30,12 @@ class Help(CommandTest):
                 self.assertIn("--json", result.out)
                 self.assertEqual(result.err, "")
 
+    def test_help_of_a_verb(self):
+        for verb in (*VERBS, "bench plan"):
+            self.assertEqual(self.expect(FINE, "help", *verb.split()).out, self.expect(FINE, *verb.split(), "--help").out)
+        self.expect_misuse("help", "explian", says=["explian"])
+        self.assertEqual(self.expect(FINE, "help", "--json").out, self.expect(FINE, "--help").out)
+
     def test_help_wins_over_what_is_missing(self):
         self.expect(FINE, "plan", "--source", "p.json", "--help")
 
