@@ -1,5 +1,5 @@
 # What `cmake --install` puts where: libraries, headers, pkg-config file, CMake package, command,
-# model configs, man pages.
+# model configs, man pages, documents, examples. Pages link to installed pages only (tests/install).
 
 include(CMakePackageConfigHelpers)
 
@@ -57,6 +57,7 @@ foreach(page ${man_pages})
   install(FILES ${page} DESTINATION ${CMAKE_INSTALL_MANDIR}/man${section})
 endforeach()
 install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR} FILES_MATCHING PATTERN *.md)
+install(DIRECTORY examples DESTINATION ${CMAKE_INSTALL_DOCDIR} FILES_MATCHING PATTERN *.md PATTERN *.c)
 install(FILES README.md LICENSE CHANGELOG.md CONTRIBUTING.md SECURITY.md
         DESTINATION ${CMAKE_INSTALL_DOCDIR})
 

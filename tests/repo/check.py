@@ -263,19 +263,22 @@ def readmes():
             yield f"{page}: not in docs/README.md"
 
 
+def prose_of(path):
+    """A page without its examples."""
+    return re.sub(r"^```.*?^```", "", text(path), flags=re.M | re.S)
+
+
 def anchors(path):
     """The names that a heading of a page can be linked by, as GitHub makes them."""
-    prose = re.sub(r"^```.*?^```", "", text(path), flags=re.M | re.S)
-    for heading in re.findall(r"^#+ +(.*?) *#*$", prose, flags=re.M):
+    for heading in re.findall(r"^#+ +(.*?) *#*$", prose_of(path), flags=re.M):
         plain = re.sub(r"[^\w\- ]", "", re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower())
         yield plain.replace(" ", "-")
 
 
-def links():
-    """Links between pages lead somewhere, and so do paths of the tree that pages name as code."""
+def page_links():
+    """Links between pages lead somewhere; of an installed tree, too."""
     for path in files(".md"):
-        prose = re.sub(r"^```.*?^```", "", text(path), flags=re.M | re.S)
-        for target in re.findall(r"\[[^\]]*\]\(([^)\s]+)\)", prose):
+        for target in re.findall(r"\[[^\]]*\]\(([^)\s]+)\)", prose_of(path)):
             if re.match(r"[a-z]+:", target):
                 continue
             page, _, anchor = target.partition("#")
@@ -284,8 +287,14 @@ def links():
                 yield f"{path}: {target} does not exist"
             elif anchor and to.endswith(".md") and anchor not in anchors(to):
                 yield f"{path}: {target} has no such heading"
+
+
+def links():
+    """Links between pages lead somewhere, and so do paths of the tree that pages name as code."""
+    yield from page_links()
+    for path in files(".md"):
         for named in re.findall(r"`((?:src|docs|tests|tools|include|man|models|scripts|examples)/[\w./-]+)`",
-                                prose):
+                                prose_of(path)):
             if not os.path.exists(os.path.join(ROOT, named)):
                 yield f"{path}: {named} does not exist"
 
@@ -366,7 +375,7 @@ def main():
         sys.exit(f"usage: check.py SOURCE {'|'.join(check.__name__ for check in CHECKS)} [LIBRARY]")
     ROOT, name = sys.argv[1:3]
     LIBRARY = sys.argv[3] if len(sys.argv) > 3 else ""
-    check = {check.__name__: check for check in CHECKS}[name]
+    check = {check.__name__: check for check in [*CHECKS, page_links]}[name]
     found = list(check())
     for finding in found:
         print(finding)
