@@ -1,35 +1,37 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The address that peers reach this worker by: Mooncake takes one, and not a list of devices. */
-#include <ifaddrs.h>
 #include <net/if.h>
-#include <netdb.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/socket.h>
 
+#include "base/host.h"
 #include "engine/mooncake_internal.h"
 
-static socklen_t address_size(const struct sockaddr *address)
+typedef struct wanted {
+    const char *device;
+    bool ipv4;
+    base_host host;
+} wanted;
+
+static bool is_wanted(void *context, const base_interface *one)
 {
-    return address->sa_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
+    wanted *it = context;
+    it->host = one->host;
+    return strcmp(one->name, it->device) == 0 && base_host_is_ipv4(&one->host) == it->ipv4;
 }
 
 /* The interface's first IPv4 address, else its first IPv6 address; false: it has none. */
 static bool find_address(const char *device, char *host, size_t size)
 {
-    static const int families[] = {AF_INET, AF_INET6};
-    struct ifaddrs *all;
-    bool found = false;
-    if (getifaddrs(&all) != 0)
-        return false;
-    for (size_t i = 0; i < 2 && !found; i++)
-        for (const struct ifaddrs *one = all; one && !found; one = one->ifa_next)
-            found = one->ifa_addr && one->ifa_addr->sa_family == families[i] &&
-                    strcmp(one->ifa_name, device) == 0 &&
-                    getnameinfo(one->ifa_addr, address_size(one->ifa_addr), host, (socklen_t)size, NULL,
-                                0, NI_NUMERICHOST) == 0;
-    freeifaddrs(all);
-    return found;
+    wanted it = {.device = device, .ipv4 = true};
+    char text[BASE_HOST_TEXT];
+    if (!base_interfaces_find(is_wanted, &it)) {
+        it.ipv4 = false;
+        if (!base_interfaces_find(is_wanted, &it))
+            return false;
+    }
+    base_host_format(&it.host, text);
+    return snprintf(host, size, "%s", text) < (int)size;
 }
 
 kvferry_status mooncake_find_host(const char *device, char *host, size_t size, kvferry_report *report)

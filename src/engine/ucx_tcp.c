@@ -5,8 +5,6 @@
  * dead peer is an error of a socket.
  */
 #include <errno.h>
-#include <ifaddrs.h>
-#include <net/if.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdio.h>
@@ -102,48 +100,41 @@ static void listen_at(ucx_tcp *tcp, tcp_address *address)
     tcp->exported.addresses[tcp->exported.count++] = *address;
 }
 
-/* At the addresses of the devices, where none is named at `host` too, whose ever it is. What peers on other hosts are to
- * come to may be an address of the loopback device: hosts with several ways out route to one there. */
-static void listen_everywhere(ucx_tcp *tcp, const char *devices, const tcp_address *host)
-{
-    struct ifaddrs *all, *one;
-    tcp_address address;
-    if (getifaddrs(&all) != 0)
-        return;
-    for (one = all; one && tcp->exported.count < TCP_ADDRESSES; one = one->ifa_next) {
-        if (!(one->ifa_flags & IFF_UP) || !tcp_read_address(one->ifa_addr, &address))
-            continue;
-        bool own = tcp_same_host(&address, host);
-        if (!is_listed(devices, one->ifa_name) && !(own && !*devices))
-            continue;
-        address.loopback = (one->ifa_flags & IFF_LOOPBACK) && !own;
-        listen_at(tcp, &address);
-    }
-    freeifaddrs(all);
-}
+typedef struct listening {
+    ucx_tcp *tcp;
+    const char *devices;
+    const base_host *own; /* that peers on other hosts come to; NULL: none */
+    bool has_own;
+} listening;
 
-/* It is what peers try first; false: nobody listens there. */
-static bool put_first(tcp_export *exported, const tcp_address *host)
+/* At the addresses of the devices; where none is named at `own` too, whose ever it is, which peers are to try first. It may be an address of the loopback device: hosts with several ways out route to one there. */
+static bool listen_if_listed(void *context, const base_interface *one)
 {
-    for (unsigned i = 0; i < exported->count; i++) {
-        const tcp_address found = exported->addresses[i];
-        if (!tcp_same_host(&found, host))
-            continue;
-        exported->addresses[i] = exported->addresses[0];
-        exported->addresses[0] = found;
-        return true;
+    listening *it = context;
+    tcp_export *exported = &it->tcp->exported;
+    unsigned before = exported->count;
+    tcp_address address;
+    bool own = it->own && base_host_same(&one->host, it->own);
+    if (!tcp_take_host(&one->host, &address) || !(is_listed(it->devices, one->name) || (own && !*it->devices)))
+        return false;
+    address.loopback = one->loopback && !own;
+    listen_at(it->tcp, &address);
+    if (own && !*it->devices && exported->count > before) {
+        exported->addresses[before] = exported->addresses[0];
+        exported->addresses[0] = address;
+        it->has_own = true;
     }
-    return false;
+    return exported->count == TCP_ADDRESSES;
 }
 
 /* Where no devices are named, peers on other hosts come to `host`: without it none would get here. */
 static kvferry_status listen_for(ucx_tcp *tcp, const char *devices, const char *host,
                                  kvferry_report *report)
 {
-    tcp_address address;
-    bool abroad = tcp_read_host(host, &address) && !*devices;
-    listen_everywhere(tcp, devices, &address);
-    if (!abroad || put_first(&tcp->exported, &address))
+    base_host own;
+    listening it = {.tcp = tcp, .devices = devices, .own = tcp_read_host(host, &own) ? &own : NULL};
+    base_interfaces_find(listen_if_listed, &it);
+    if (!it.own || *devices || it.has_own)
         return KVFERRY_OK;
     base_report_add(report, "engine_option", &(base_where){.place = "host"},
                     "an address of one of this host's interfaces, or net_devices",

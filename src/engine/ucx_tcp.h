@@ -6,6 +6,7 @@
 #include <net/if.h>
 #include <sys/socket.h>
 
+#include "base/host.h"
 #include "engine/ucx_internal.h"
 
 enum { TCP_ADDRESSES = 16, TCP_QUEUE = 128, TCP_BUFFER = 128 * 1024 };
@@ -83,11 +84,10 @@ void tcp_watch(ucx_connection *connection, bool waits);
 tcp_queue *tcp_take_queue(ucx_tcp *tcp);
 void tcp_spare_queue(ucx_tcp *tcp, tcp_queue *queue);
 
-/* ucx_host.c: addresses. The first: false where it is none, or has a scope of its own. The third: of a numeric
- * host; false where it is another, or loopback. */
-bool tcp_read_address(const struct sockaddr *found, tcp_address *address);
-bool tcp_same_host(const tcp_address *a, const tcp_address *b);
-bool tcp_read_host(const char *host, tcp_address *address);
+/* ucx_host.c: addresses. The first: false where it is good on one link only. The second: of a numeric host; false where
+ * it is another, loopback, or of one link. */
+bool tcp_take_host(const base_host *host, tcp_address *address);
+bool tcp_read_host(const char *text, base_host *host);
 
 /* ucx_frame.c: what goes over them */
 bool tcp_push(ucx_connection *connection, const tcp_frame *frame, const void *data);

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "node/address.h"
 
-#include <arpa/inet.h>
-#include <ifaddrs.h>
-#include <net/if.h>
 #include <netdb.h>
 #include <stdio.h>
 #include <string.h>
 
 #include <sodium.h>
+
+#include "base/host.h"
 
 static const char *const schemes[] = {"tcp://", "http://", ""};
 static const char *const forms[] = {"tcp://HOST:PORT", "http://HOST:PORT", "HOST:PORT"};
@@ -156,71 +155,34 @@ bool node_address_socket(const node_address *address, struct sockaddr_storage *s
 
 bool node_address_is_numeric(const node_address *address)
 {
-    struct sockaddr_storage found;
-    socklen_t size;
-    unsigned char bytes[sizeof(struct in6_addr)];
-    if (!strchr(address->host, ':'))
-        return inet_pton(AF_INET, address->host, bytes) == 1;
-    return node_address_socket(address, &found, &size);
+    base_host host;
+    return base_host_parse(address->host, &host);
 }
 
 bool node_address_is_loopback(const node_address *address)
 {
-    struct in6_addr six;
-    unsigned char four[sizeof(struct in_addr)];
-    if (inet_pton(AF_INET, address->host, four) == 1)
-        return four[0] == 127;
-    if (inet_pton(AF_INET6, address->host, &six) != 1)
-        return false;
-    return IN6_IS_ADDR_LOOPBACK(&six) || (IN6_IS_ADDR_V4MAPPED(&six) && six.s6_addr[12] == 127);
+    base_host host;
+    return base_host_parse(address->host, &host) && base_host_is_loopback(&host);
 }
 
 bool node_address_is_wildcard(const node_address *address)
 {
-    struct in6_addr six;
-    struct in_addr four;
-    if (inet_pton(AF_INET, address->host, &four) == 1)
-        return four.s_addr == htonl(INADDR_ANY);
-    return inet_pton(AF_INET6, address->host, &six) == 1 &&
-           (IN6_IS_ADDR_UNSPECIFIED(&six) ||
-            (IN6_IS_ADDR_V4MAPPED(&six) && memcmp(six.s6_addr + 12, "\0\0\0\0", 4) == 0));
-}
-
-/* An IPv4 host as the IPv6 one that stands for it. */
-static bool read_host(const node_address *address, struct in6_addr *host)
-{
-    static const unsigned char mapped[12] = {[10] = 0xff, [11] = 0xff};
-    if (inet_pton(AF_INET6, address->host, host) == 1)
-        return true;
-    memcpy(host->s6_addr, mapped, sizeof(mapped));
-    return inet_pton(AF_INET, address->host, host->s6_addr + sizeof(mapped)) == 1;
+    base_host host;
+    return base_host_parse(address->host, &host) && base_host_is_wildcard(&host);
 }
 
 bool node_address_same_host(const node_address *a, const node_address *b)
 {
-    struct in6_addr first, second;
-    return read_host(a, &first) && read_host(b, &second) && memcmp(&first, &second, sizeof(first)) == 0;
+    base_host first, second;
+    return base_host_parse(a->host, &first) && base_host_parse(b->host, &second) && base_host_same(&first, &second);
 }
+
+static bool is_it(void *context, const base_interface *one) { return base_host_same(context, &one->host); }
 
 bool node_address_is_here(const node_address *address)
 {
-    struct ifaddrs *all;
-    bool found = false;
-    if (getifaddrs(&all) != 0)
-        return false;
-    for (const struct ifaddrs *one = all; one && !found; one = one->ifa_next) {
-        const struct sockaddr *at = one->ifa_addr;
-        node_address its = {.port = 0};
-        if (!(one->ifa_flags & IFF_UP))
-            continue;
-        if (at && at->sa_family == AF_INET)
-            inet_ntop(AF_INET, &((const struct sockaddr_in *)at)->sin_addr, its.host, sizeof(its.host));
-        else if (at && at->sa_family == AF_INET6)
-            inet_ntop(AF_INET6, &((const struct sockaddr_in6 *)at)->sin6_addr, its.host, sizeof(its.host));
-        found = node_address_same_host(address, &its);
-    }
-    freeifaddrs(all);
-    return found;
+    base_host host;
+    return base_host_parse(address->host, &host) && base_interfaces_find(is_it, &host);
 }
 
 bool node_address_resolve(node_address *address, const char **why)

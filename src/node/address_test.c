@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "base/host.h"
 #include "test.h"
 
 #define KEY "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff"
@@ -140,6 +141,25 @@ static void test_hosts_that_an_interface_has(void **state)
     }
 }
 
+static bool is_here(void *context, const base_interface *one)
+{
+    node_address address = {.port = 1};
+    base_host_format(&one->host, address.host);
+    if (!node_address_is_here(&address))
+        fail_msg("%s: it is here", address.host);
+    *(int *)context += 1;
+    return false;
+}
+
+/* Those of one link, too. */
+static void test_all_hosts_of_interfaces_are_here(void **state)
+{
+    (void)state;
+    int count = 0;
+    assert_false(base_interfaces_find(is_here, &count));
+    assert_true(count > 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -147,6 +167,7 @@ int main(void)
         cmocka_unit_test(test_what_is_none_is_refused),
         cmocka_unit_test(test_kinds_of_hosts),
         cmocka_unit_test(test_hosts_that_an_interface_has),
+        cmocka_unit_test(test_all_hosts_of_interfaces_are_here),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
