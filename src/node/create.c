@@ -209,14 +209,16 @@ static bool resolve_advertised(node_address *host, bool listens, const char **wh
 
 /* Where peers reach the node; "": the engine can do nothing with it. So it is with the name of a pod before it is
  * ready, and behind a translator of addresses. */
-static void find_host(create_job *job)
+static void find_host(create_job *job, bool for_engine)
 {
     const char *why = "";
     bool everywhere = node_address_is_wildcard(&job->listen);
+    bool listens = for_engine && strcmp(job->options.engine, "ucx") == 0;
     job->host = everywhere ? job->advertise : job->listen;
-    if (!everywhere || resolve_advertised(&job->host, strcmp(job->options.engine, "ucx") == 0, &why))
+    if (!everywhere || resolve_advertised(&job->host, listens, &why))
         return;
-    node_log_format(&job->node->log, KVFERRY_LOG_WARNING,
+    if (for_engine)
+        node_log_format(&job->node->log, KVFERRY_LOG_WARNING,
                     "the host of advertise, %.200s, %.250s. The transfer engine is told no host: over TCP "
                     "peers on other hosts reach it only by devices that net_devices, or the host of its options, names",
                     job->advertise.host, why);
@@ -232,10 +234,10 @@ static kvferry_status open_at_host(create_job *job)
         memcpy(&options, given, base_min(given->size, sizeof(options)));
     if (!given || given->size >= offsetof(kvferry_engine_options, name)) /* else the engine refuses it */
         options.size = sizeof(options);
-    if (!options.host || !*options.host) {
-        find_host(job);
+    bool told = options.host && *options.host;
+    find_host(job, !told);
+    if (!told)
         options.host = job->host.host;
-    }
     return kvferry_engine_open(job->options.engine, &options, &job->engine, job->report);
 }
 

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Who may talk to a node, and where it may be talked to. */
-#include <arpa/inet.h>
+#include <dlfcn.h>
 #include <fcntl.h>
-#include <ifaddrs.h>
-#include <net/if.h>
+#include <netdb.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/stat.h>
@@ -12,6 +11,7 @@
 
 #include <stdatomic.h>
 
+#include "base/host.h"
 #include "node/scratch_test.h"
 
 static const uint32_t from[] = {3, 9, 4}, to[] = {8, 2, 30};
@@ -286,22 +286,25 @@ static void test_only_the_own_key_is_the_operators(void **state)
     worker_close(&prefill);
 }
 
-/* An address that other hosts may know this one by; false: it has loopback only. */
-static bool find_own_address(char address[64])
+static char own_host[BASE_HOST_TEXT] = "127.0.0.1";
+
+static bool take_own_host(void *context, const base_interface *one)
 {
-    struct ifaddrs *all, *one;
-    char host[INET_ADDRSTRLEN];
-    assert_int_equal(getifaddrs(&all), 0);
-    for (one = all; one; one = one->ifa_next)
-        if (one->ifa_addr && one->ifa_addr->sa_family == AF_INET && (one->ifa_flags & IFF_UP) &&
-            !(one->ifa_flags & IFF_LOOPBACK))
-            break;
-    if (one) {
-        inet_ntop(AF_INET, &((const struct sockaddr_in *)one->ifa_addr)->sin_addr, host, sizeof(host));
-        snprintf(address, 64, "tcp://%s:0", host);
-    }
-    freeifaddrs(all);
-    return one != NULL;
+    (void)context;
+    bool known = base_host_is_ipv4(&one->host) && !one->loopback;
+    if (known)
+        base_host_format(&one->host, own_host);
+    return known;
+}
+
+/* A name for that. */
+int getaddrinfo(const char *name, const char *service, const struct addrinfo *hints, struct addrinfo **found)
+{
+    typedef int function(const char *, const char *, const struct addrinfo *, struct addrinfo **);
+    static function *real;
+    if (!real)
+        *(void **)&real = dlsym(RTLD_NEXT, "getaddrinfo");
+    return real(name && strcmp(name, "own.example") == 0 ? own_host : name, service, hints, found);
 }
 
 /* Without keys, of any process on this host, also over the address that others know; tests/chaos/cut_test.c has others. */
@@ -309,20 +312,31 @@ static void test_without_keys_the_own_host_is_the_operators(void **state)
 {
     (void)state;
     static const char here[] = "tcp://127.0.0.1:0";
-    char own[64] = "tcp://127.0.0.1:0";
-    const char *const places[][2] = {
-        {here, NULL}, {"tcp://[::1]:0", NULL}, {"tcp://*:0", here}, {"tcp://[::]:0", here}, {"tcp://*:0", own}};
-    if (!find_own_address(own))
+    static const kvferry_engine_options elsewhere = {.size = sizeof(elsewhere), .host = "127.0.0.1"};
+    char own[80];
+    const struct {
+        const char *listen, *advertise;
+        const kvferry_engine_options *engine;
+    } places[] = {{here, NULL, NULL},
+                  {"tcp://[::1]:0", NULL, NULL},
+                  {"tcp://*:0", here, NULL},
+                  {"tcp://[::]:0", here, NULL},
+                  {"tcp://*:0", own, NULL},
+                  {"tcp://*:0", "tcp://own.example:0", NULL},
+                  {"tcp://*:0", "tcp://own.example:0", &elsewhere}};
+    if (!base_interfaces_find(take_own_host, NULL))
         printf("%s: this host has no address but loopback\n", __func__);
+    snprintf(own, sizeof(own), "tcp://%s:0", own_host);
     for (size_t i = 0; i < sizeof(places) / sizeof(*places); i++) {
         worker prefill, decode;
         kvferry_node_options options = nodes_options("p");
         options.insecure = true; /* the other may be at an address of the network */
         worker_open(&prefill, &prefill_shape, &options);
         options = nodes_options("d");
-        options.listen = places[i][0];
-        options.advertise = places[i][1];
-        options.insecure = places[i][1] != NULL;
+        options.listen = places[i].listen;
+        options.advertise = places[i].advertise;
+        options.engine_options = places[i].engine;
+        options.insecure = places[i].advertise != NULL;
         worker_open(&decode, &decode_shape, &options);
         MUST(kvferry_node_connect(decode.node, "p", kvferry_node_address(prefill.node), report));
         kvferry_event *event = await_event(&decode, KVFERRY_EVENT_CONNECTED, "");
