@@ -89,3 +89,32 @@ def test_declared_functions_and_structs_are_the_headers():
             parts = line.split(",")
             fields += [re.search(r"(\w+)(?:\[\w+\])?\s*$", part.strip()).group(1) for part in parts if part.strip()]
         assert [field[0] for field in struct._fields_] == fields, name
+
+
+#: What pip makes of an editable install: the modules here, and what is built in a folder of its own.
+EDITABLE = "import sys, kvferry; kvferry.__path__.insert(0, sys.argv[1]); "
+
+
+def run_editable(folder, code, *arguments):
+    unset = {name: value for name, value in os.environ.items() if name != "KVFERRY_LIBRARY"}
+    words = [sys.executable, "-c", EDITABLE + code, folder, *arguments]
+    return subprocess.run(words, env=unset, capture_output=True, text=True, timeout=60)
+
+
+def test_an_editable_installs_files_are_found(tmp_path):
+    compile_stub(tmp_path, 'const char *kvferry_version(void) { return "7.3.0"; }')
+    program = tmp_path / "_command" / "kvferry"
+    program.parent.mkdir()
+    program.write_text('#!/bin/sh\necho "$0 $*"\nexit 7\n')
+    program.chmod(0o755)
+    result = run_editable(tmp_path, "kvferry.__version__")
+    assert f"{tmp_path}/libkvferry.so is kvferry 7.3.0: expected 0.1" in result.stderr
+    result = run_editable(tmp_path, "import kvferry.command; del sys.argv[1]; kvferry.command.main()", "--version")
+    assert (result.returncode, result.stdout, result.stderr) == (7, f"{program} --version\n", "")
+
+
+def test_a_command_that_is_not_there_is_said(tmp_path):
+    result = run_editable(tmp_path, "import kvferry.command; kvferry.command.main()")
+    assert (result.returncode, result.stdout) == (3, "")
+    (said,) = result.stderr.splitlines()
+    assert said.startswith("kvferry: the program is not beside the modules: ")

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is said where vLLM or aiohttp is not there, or is another one than expected."""
 
+import socket
 import subprocess
 import sys
 
@@ -60,3 +61,21 @@ def test_the_proxy_names_the_extra_that_it_needs():
     (said,) = run(NO_AIOHTTP + "import kvferry.proxy", 1).splitlines()[-1:]
     assert "kvferry.proxy needs aiohttp" in said
     assert "kvferry[proxy]" in said
+
+
+def test_the_proxy_as_a_program_says_it_in_a_line():
+    for words in (["--help"], ["--prefill", "http://127.0.0.1:1", "--decode", "http://127.0.0.1:2"]):
+        as_program = f"import runpy; sys.argv[1:] = {words}; runpy.run_module('kvferry.proxy', run_name='__main__')"
+        (said,) = run(NO_AIOHTTP + as_program, 1).splitlines()
+        assert said.startswith("kvferry.proxy needs aiohttp, of its extra kvferry[proxy]: pip install aiohttp; ")
+
+
+def test_the_proxy_says_where_it_cannot_listen():
+    pytest.importorskip("aiohttp")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        for host, why in (("127.0.0.1", "in use"), ("localhost", "in use"), ("no.such.host.invalid", "")):
+            words = ["--prefill", "http://p:1", "--decode", "http://d:1", "--host", host, "--port", port]
+            (said,) = run(f"import sys; from kvferry.proxy import main; sys.exit(main({words}))", 1).splitlines()
+            assert f"cannot listen at {host} port {port}: " in said
+            assert why in said

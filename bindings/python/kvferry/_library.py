@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import sys
 from collections.abc import Iterable
 from ctypes import POINTER, c_char, c_char_p, c_int, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 from pathlib import Path
@@ -198,13 +199,19 @@ class LibraryError(ImportError):
     """libkvferry is not there, or is of another version."""
 
 
+def own_file(name: str) -> Path | None:
+    """What the wheel carries beside the modules; of an editable install it lies in a folder of its own."""
+    package = sys.modules["kvferry"]
+    return next((path for folder in package.__path__ if (path := Path(folder) / name).exists()), None)
+
+
 def _candidates() -> Iterable[str]:
     """KVFERRY_LIBRARY alone if it is set; else the wheel's own, else the system's."""
     named = os.environ.get("KVFERRY_LIBRARY")
     if named:
         return [named]
-    own = Path(__file__).with_name("libkvferry.so")
-    return [str(own)] if own.exists() else [f"libkvferry.so.{INTERFACE[0]}"]
+    own = own_file("libkvferry.so")
+    return [str(own)] if own else [f"libkvferry.so.{INTERFACE[0]}"]
 
 
 def declare(library: ctypes.CDLL, functions: dict[str, tuple[Any, list[Any]]]) -> None:

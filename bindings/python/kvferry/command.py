@@ -5,10 +5,16 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
+
+from kvferry._library import own_file
 
 
 def main() -> None:
     """Does not return: the program's exit status is this process's."""
-    program = Path(__file__).with_name("_command") / "kvferry"
+    program = own_file("_command/kvferry")
+    if not program:
+        print(
+            "kvferry: the program is not beside the modules: install with pip, or call that of a build", file=sys.stderr
+        )
+        sys.exit(3)
     os.execv(program, ["kvferry", *sys.argv[1:]])

@@ -17,8 +17,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import errno
 import json
 import logging
+import socket
 import sys
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -37,7 +39,9 @@ try:
     )
     from multidict import CIMultiDict
 except ImportError as error:
-    message = f"kvferry.proxy needs aiohttp, of its extra `proxy`: pip install 'kvferry[proxy]'; {error}"
+    message = f"kvferry.proxy needs aiohttp, of its extra kvferry[proxy]: pip install aiohttp; {error}"
+    if __name__ == "__main__":
+        sys.exit(message)
     raise ImportError(message, name=error.name, path=error.path) from error
 
 from kvferry._servers import (
@@ -529,6 +533,22 @@ def prefill_server(given: Sequence[str]) -> PrefillServer:
     return PrefillServer(url, bootstrap_url(url, given[1] if len(given) == 2 else None))
 
 
+def listen(host: str, port: int) -> list[socket.socket]:
+    """Sockets at all addresses of the host that this machine has. OSError: there is none, or the port is taken."""
+    sockets = []
+    failure: OSError | None = None
+    for family, _, _, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE):
+        try:
+            sockets.append(socket.create_server(address[:2], family=family))
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise
+            failure = error
+    if failure and not sockets:
+        raise failure
+    return sockets
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serves until it is interrupted."""
     commands = parser()
@@ -540,12 +560,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         application = make_application(prefill, given.decode)
     except (argparse.ArgumentTypeError, ValueError) as error:
         commands.error(str(error))
-    web.run_app(
-        application,
-        host=given.host,
-        port=given.port,
-        print=lambda text: log.info("%s", text.replace("\n", " ")),
-    )
+    try:
+        sockets = listen(given.host, given.port)
+    except OSError as error:
+        log.error("cannot listen at %s port %d: %s", given.host, given.port, error.strerror)
+        return 1
+    web.run_app(application, sock=sockets, print=lambda text: log.info("%s", text.replace("\n", " ")))
     return 0
 
 
