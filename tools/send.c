@@ -105,7 +105,7 @@ static void take_silence(sender *s, const char *wanted, uint64_t seconds)
     char *expected = late ? tool_text("%s within %llu s", wanted, (unsigned long long)seconds) : tool_text("%s", wanted);
     if (late)
         try_reason(&s->reasons, "serve_silent", s->address, expected,
-                   "a connection and no word: it is busy, perhaps with another sender, or hangs");
+                   "a connection and no word: it is busy, perhaps with another sender, hangs, or is no 'kvferry serve'");
     else if (errno == EPROTO)
         try_reason(&s->reasons, "serve_unknown", s->address, expected, "another program");
     else
@@ -371,9 +371,9 @@ int tool_send(int argc, char **argv)
         return tool_unexpected("no random number");
     s.seed >>= 2; /* sums of it stay numbers of JSON */
     status = run(&s);
+    try_engine_stop(&s.engine); /* before the receiver may end: that it goes is nothing to warn of */
     if (s.fd >= 0)
         close(s.fd);
-    try_engine_stop(&s.engine);
     demo_pools_free(&s.pools);
     tool_side_free(&s.side);
     tool_side_free(&s.targets);

@@ -110,7 +110,9 @@ class Try(CommandTest):
         self.write("p.json", document("p"))
         self.write("d.json", document("d"))
         server = self.serve("--layout", "d.json", "--once")
-        self.assertEqual(self.send_json(FINE, server, "--layout", "p.json", "--tokens", "8")["right"], 1)
+        result = self.send(FINE, server, "--layout", "p.json", "--tokens", "8")
+        self.assertIn("1 of 1 requests: every byte right", result.out)
+        self.assertEqual(result.err, "")  # that the receiver ends is nothing to warn of
 
     def test_layouts_that_do_not_fit(self):
         server = self.serve(*SMALL)
