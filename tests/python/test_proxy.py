@@ -8,7 +8,10 @@ import asyncio
 import contextlib
 import io
 import json
+import os
+import re
 import unittest
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -328,6 +331,12 @@ class CommandTest(unittest.TestCase):
                 proxy.server_url(given)
         with pytest.raises(argparse.ArgumentTypeError):
             proxy.prefill_server(["http://p:1", "2", "3"])
+
+    def test_the_page_for_users_has_every_option(self) -> None:
+        page = (Path(os.environ["KVFERRY_SOURCE"]) / "docs" / "python.md").read_text()
+        section = page.split("\n## The proxy\n")[1].split("\n## ")[0]
+        options = {name for action in proxy.parser()._actions for name in action.option_strings}
+        assert set(re.findall(r"--[a-z-]+", section)) == options - {"-h", "--help"}
 
     def test_a_server_that_is_given_twice_is_refused_by_its_name(self) -> None:
         for given in (

@@ -8,11 +8,13 @@ from types import SimpleNamespace
 
 import pytest
 from conftest import engine
+from vllm import envs
 
+from kvferry.vllm import metrics
 from kvferry.vllm._options import OPTIONS
 from kvferry.vllm.connector import KvferryConnector
 from kvferry.vllm.scheduler import Scheduler
-from kvferry.vllm.worker import Worker
+from kvferry.vllm.worker import EARLY_MS, Worker
 
 WRONG = {
     "a word for a flag": ({"insecure": "false"}, r"insecure: expected true or false, found 'false' \(str\)"),
@@ -55,8 +57,32 @@ def test_what_is_one_is_taken(attention):
     assert "kv_cache_layout" not in worker._options
 
 
-def test_the_page_for_users_lists_them_all():
-    page = (Path(os.environ["KVFERRY_SOURCE"]) / "docs" / "vllm.md").read_text()
+@pytest.fixture(name="page", scope="module")
+def page_for_users():
+    return (Path(os.environ["KVFERRY_SOURCE"]) / "docs" / "vllm.md").read_text()
+
+
+def test_the_page_for_users_lists_them_all(page):
     table = page.split("| option | default | what |")[1].split("\n\n")[0]
-    names = [name for row in table.splitlines()[2:] for name in re.findall(r"`(\w+)`", row.split("|")[1])]
-    assert sorted(names) == sorted(OPTIONS)
+    rows = [row.split("|")[1:4] for row in table.splitlines()[2:]]
+    assert sorted(name for row in rows for name in re.findall(r"`(\w+)`", row[0])) == sorted(OPTIONS)
+    defaults = {row[0].strip(): row[1].strip() for row in rows}
+    assert defaults["`early_ms`"] == f"{EARLY_MS:,}"
+
+
+def test_it_lists_the_metrics(page):
+    section = page.split("## Metrics")[1].split("\n## ")[0]
+    series = re.findall(r"`vllm:kvferry_(\w+)`", section.split("; counters")[0])
+    counters = re.findall(r"`(?:vllm:kvferry)?_(\w+)_total`", section.split("; counters")[1])
+    assert sorted(series) == sorted(metrics._SERIES)
+    assert sorted(counters) == sorted(metrics._COUNTS)
+    for name, (title, *_) in {**metrics._SERIES, **metrics._COUNTS}.items():
+        assert title == f"vllm:kvferry_{name}"
+
+
+def test_it_names_the_variables_with_their_defaults(page, monkeypatch):
+    for name in ("VLLM_MOONCAKE_BOOTSTRAP_PORT", "VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT"):
+        monkeypatch.delenv(name, raising=False)
+    section = " ".join(page.split("\nEnvironment: ")[1].split("\n\n")[0].split())
+    assert f"`VLLM_MOONCAKE_BOOTSTRAP_PORT` ({envs.VLLM_MOONCAKE_BOOTSTRAP_PORT})" in section
+    assert f"`VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT` ({envs.VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT} seconds)" in section

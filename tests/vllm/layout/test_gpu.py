@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """python -m kvferry.vllm.layout --gpu: recorded cases of GPUs, by vLLM's own code where no GPU is.
 
-The library derives these cases (tests/vectors); here the installed vLLM does it again. Not those with FlashInfer
-(`-fi`): vLLM takes its backends where the package `flashinfer` is installed, which the stand-in does not pretend.
-tests/python/test_vllm_recorded.py has what vLLM said with it.
+The library derives these cases (tests/vectors); here the installed vLLM does it again.
 """
 
 import json
@@ -32,11 +30,11 @@ ARGUMENTS = {
 
 
 def recorded():
-    """Cases of a GPU that need no package beyond vLLM's, each stage's other cases left out."""
+    """Cases of a GPU, each stage's other cases left out."""
     for case in json.loads((VECTORS / "vllm-0.32.json").read_text()):
         options = case["options"]
         platform = options.get("platform", "sm90")
-        if "groups" in case and not platform.endswith("-fi") and platform != "cpu" and not options.get("pp_rank"):
+        if "groups" in case and platform != "cpu" and not options.get("pp_rank"):
             yield case
 
 
@@ -56,6 +54,8 @@ def arguments(case, folder):
         given += ["--speculative-config", json.dumps({"method": "mtp", "num_speculative_tokens": tokens})]
     if "conv_layout" in options:
         environment["VLLM_SSM_CONV_STATE_LAYOUT"] = options.pop("conv_layout")
+    if "indexer_dtype" in options:
+        given += ["--attention-config", json.dumps({"indexer_kv_dtype": options.pop("indexer_dtype")})]
     given += ["--max-model-len", str(options.pop("max_model_len", 8192))]
     assert not options, options
     given += ["--gpu", case["options"].get("platform", "sm90"), "--model", str(folder), "--enforce-eager"]

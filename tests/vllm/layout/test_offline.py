@@ -5,12 +5,17 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
-from vllm_models import HERE, check, parse_all, run, served
+from vllm_models import HERE, SOURCE, check, parse_all, run, served
 
 import kvferry
+from kvferry.vllm._gpu import NAMES
+from kvferry.vllm._offline import _parser
 
+#: The command of the build that the library is of.
+COMMAND = Path(os.environ["KVFERRY_LIBRARY"]).with_name("kvferry")
 DRAFTS = ["--speculative-config", '{"method":"mtp","num_speculative_tokens":1}']
 CASES = [
     *[("llama-recall", topology, {}, {}, []) for topology in ("tp1", "tp2", "tp4", "tp2pp2")],
@@ -58,6 +63,36 @@ def test_files(tmp_path):
     for name in names:
         with open(name) as file:
             assert kvferry.Layout.parse(file.read()).engine_id == "p0"
+
+
+def test_check_says_whether_two_servers_fit(tmp_path):
+    """As docs/vllm.md says, before either of them runs."""
+    fits, other = tmp_path / "prefill", tmp_path / "other"
+    for folder, model, topology in ((fits, "llama-recall", "tp2pp2"), (other, "qwen35-recall", "tp2")):
+        run("kvferry.vllm.layout", *served(model, topology), "--layout-dir", str(folder))
+    run("kvferry.vllm.layout", *served("llama-recall", "tp4"), "--layout-dir", str(tmp_path / "decode"))
+
+    def check_pair(prefill):
+        sources = [word for file in sorted(prefill.iterdir()) for word in ("--source", file)]
+        targets = [word for file in sorted((tmp_path / "decode").iterdir()) for word in ("--target", file)]
+        return subprocess.run([COMMAND, "check", *sources, *targets], capture_output=True, text=True, timeout=60)
+
+    found = check_pair(fits)
+    assert (found.returncode, found.stderr) == (0, ""), found.stdout
+    assert found.stdout == "no difference that matters: 4 sources can serve 4 targets\n"
+    found = check_pair(other)
+    assert found.returncode == 1
+    assert "identity_differs" in found.stdout + found.stderr
+
+
+def test_the_page_for_users_has_every_option():
+    """Of its own; the others are vLLM's."""
+    page = (SOURCE / "docs" / "vllm.md").read_text().split("### Before a server runs")[1].split("\n### ")[0]
+    own = next(group for group in _parser()._action_groups if group.title == "kvferry")
+    for option in (name for action in own._group_actions for name in action.option_strings):
+        assert option in page
+    for gpu in NAMES:
+        assert gpu in page
 
 
 def test_stubs_are_named_and_stdout_has_documents_only():

@@ -7,6 +7,8 @@ chosen its platform. What it stubs is named in STUBS.
 
 from __future__ import annotations
 
+import importlib.abc
+import importlib.machinery
 import os
 import sys
 import types
@@ -19,9 +21,14 @@ GPUS = {
     "sm120": ((12, 0), 96 << 30, 188),
 }
 
+#: What a GPU's name ends with where the package `flashinfer` is there, too: vLLM then takes other backends.
+FLASHINFER = "-fi"
+NAMES = [*GPUS, *(gpu + FLASHINFER for gpu in GPUS)]
+
 STUBS = (
     "the GPU: its capability, memory, number and streams; nothing can be computed on it",
     "vLLM's, FlashAttention's, FlashMLA's and DeepGEMM's compiled kernels for it: modules without content",
+    "with -fi, FlashInfer: modules without content, of a version that has all that vLLM asks for",
     "compiling the model and CUDA graphs: as with --enforce-eager, on which no cache hangs",
 )
 
@@ -167,6 +174,33 @@ def _inspect_here() -> None:
     registry._LazyRegisteredModel.inspect_model_cls = inspect
 
 
+class _FlashInfer(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """The package `flashinfer`, any of its modules, and any name in them."""
+
+    def find_spec(self, name: str, *_: Any) -> importlib.machinery.ModuleSpec | None:
+        if name.partition(".")[0] != "flashinfer":
+            return None
+        return importlib.machinery.ModuleSpec(name, self, is_package=True)
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
+        return _Interface(spec.name)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        """There is nothing to do."""
+
+
+def _flashinfer() -> None:
+    os.environ["VLLM_HAS_FLASHINFER_CUBIN"] = "1"
+    sys.meta_path.insert(0, _FlashInfer())
+    import vllm.utils.flashinfer
+    from vllm.config.compilation import PassConfig
+
+    # These look into what the newest one has.
+    for name in ("has_flashinfer_sm90_nope_mla", "has_flashinfer_sparse_mla_sm120_config"):
+        setattr(vllm.utils.flashinfer, name, lambda *_: True)
+    PassConfig.default_fi_allreduce_fusion_max_size_mb = staticmethod(dict)  # of compiled models, and imports them
+
+
 def stand_in(name: str) -> None:
     """Makes this process one with a GPU of this name. Before anything of vLLM is imported, and once."""
     platforms = sys.modules.get("vllm.platforms")
@@ -186,8 +220,11 @@ def stand_in(name: str) -> None:
     vllm.utils.import_utils.has_deep_gemm = lambda: True
     vllm.platforms.vllm_version_matches_substr = lambda _: False
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    capability, _, units = GPUS[name]
-    _torch(*GPUS[name])
+    gpu = name.removesuffix(FLASHINFER)
+    capability, _, units = GPUS[gpu]
+    _torch(*GPUS[gpu])
     _triton(capability, units)
-    vllm.platforms._current_platform = _platform(name, *GPUS[name])
+    vllm.platforms._current_platform = _platform(name, *GPUS[gpu])
+    if gpu != name:
+        _flashinfer()
     _inspect_here()

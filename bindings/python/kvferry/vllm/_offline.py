@@ -20,7 +20,7 @@ from typing import Any
 from kvferry.layout import Worker
 from kvferry.report import Refused
 from kvferry.vllm import layout as vllm_layout
-from kvferry.vllm._gpu import GPUS, stand_in
+from kvferry.vllm._gpu import NAMES, stand_in
 from kvferry.vllm._gpu import STUBS as GPU_STUBS
 from kvferry.vllm._version import importing, warn_of_another
 
@@ -243,7 +243,7 @@ def _parser() -> Any:
     )
     own = parser.add_argument_group("kvferry")
     own.add_argument("--layout-dir", help="write a file for each worker there and print the files' names")
-    own.add_argument("--gpu", choices=list(GPUS), help="as a server on such a GPU, where there is none")
+    own.add_argument("--gpu", choices=NAMES, help="as a server on such a GPU, where there is none")
     own.add_argument("--engine-id", default="", help="the documents' engine_id; default: the model's name")
     return EngineArgs.add_cli_args(parser)
 
@@ -273,7 +273,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     gpu = _asked_gpu(sys.argv[1:] if arguments is None else arguments)
     try:
         with importing():
-            if gpu in GPUS:
+            if gpu in NAMES:
                 stand_in(gpu)
             from vllm.engine.arg_utils import EngineArgs
         warn_of_another()
