@@ -164,7 +164,10 @@ static void who_has_not_shaken_hands_settles_nothing(void **state)
     for (size_t i = 0; i < 4; i++) {
         t.l.name = names[i / 2];
         tell(&t.l, settle_of(WIRE_SETTLE, i % 2 ? "a" : "b"));
-        expect_answer(&t.l, WIRE_ERROR, "hello_missing");
+        if (i / 2) /* nothing is written to one that is not known */
+            expect_answer(&t.l, WIRE_SETTLED, "");
+        else
+            expect_answer(&t.l, WIRE_ERROR, "hello_missing");
     }
     rig_quiet(t.r, t.p);
     rig_finish(t.r, t.p, KVFERRY_OK);
@@ -174,6 +177,37 @@ static void who_has_not_shaken_hands_settles_nothing(void **state)
     assert_int_equal(rig_ask(t.r, t.d, "a", t.p, 1, TOKENS), KVFERRY_OK);
     rig_expect_done(t.r, t.p, "a");
     rig_expect_done(t.r, t.d, "a");
+    end(&t);
+}
+
+/* It holds its blocks until it hears that nothing is written to it: that its key has had many names since is no matter. */
+static void who_is_forgotten_hears_that_nothing_is_written_to_it(void **state)
+{
+    (void)state;
+    pair t = begin(true, "evil");
+    node_core *core = t.r->nodes[t.p].core;
+    rig_tables tables;
+    rig_fill_tables(&tables, 1, TOKENS, false);
+    shake_hands(&t.l);
+    wire_message ask = ask_of(&t.l, "a", tables.tables, tables.count);
+    memcpy(ask.body.ask.source_roster, ask.body.ask.target_roster, sizeof(ask.body.ask.source_roster));
+    tell(&t.l, ask);
+    expect_answer(&t.l, WIRE_VERDICT, "roster_changed"); /* of which nothing is noted */
+    core_target_lost(core, core_target_find(core, t.l.name), "peer_lost", "a test");
+    for (uint64_t i = 0; core_name_key(core, t.l.name); i++) {
+        char name[WIRE_INCARNATION_TEXT];
+        core_incarnation_text(i, name);
+        assert_true(core_name_keep(core, name, t.l.key));
+        assert_true(i <= 4 * (uint64_t)t.r->options.max_peers);
+    }
+    t.l.link += 2;
+    tell(&t.l, settle_of(WIRE_SETTLE, "a"));
+    expect_answer(&t.l, WIRE_SETTLED, "");
+    const core_supply *offer = core_supply_find(core, "a");
+    assert_true(!offer || !offer->members);
+    t.l.link -= 2; /* what it asked before comes to nothing */
+    tell(&t.l, ask_of(&t.l, "a", tables.tables, tables.count));
+    expect_answer(&t.l, WIRE_ERROR, "hello_missing");
     end(&t);
 }
 
@@ -260,6 +294,7 @@ int main(void)
         cmocka_unit_test(an_address_has_the_key_of_who_speaks),
         cmocka_unit_test(a_place_in_the_own_engine_stays_with_its_key),
         cmocka_unit_test(who_has_not_shaken_hands_settles_nothing),
+        cmocka_unit_test(who_is_forgotten_hears_that_nothing_is_written_to_it),
         cmocka_unit_test(a_prefill_engine_has_no_workers_of_another),
         cmocka_unit_test(nobody_takes_a_rank_in_another_engine),
     };

@@ -257,12 +257,13 @@ static core_member *add_if_room(node_core *core, core_supply *offer, const char 
 /*
  * A worker that shook hands once and was given up since may not be let in again, but has to know that nothing is
  * written to it any more. It gets an answer if that is so, and a late ask of it is refused. What is expected of
- * it goes on. false: not so.
+ * it goes on. Where its name is forgotten (a key has so many only), or never was known, nothing is noted: it could be
+ * another's, and all links that it asked over are closed. false: not so.
  */
 static bool settle_apart(node_core *core, core_link link, core_line *line, const wire_message *message)
 {
     const char *sender = message->sender;
-    if (!core_line_unused(line) || core_target_find(core, sender) || !core_name_key(core, sender))
+    if (!core_line_unused(line) || core_target_find(core, sender))
         return false;
     core_supply *offer = core_supply_find(core, message->transfer_id);
     core_member *member = offer ? core_member_find(offer, sender) : NULL;
@@ -272,9 +273,10 @@ static bool settle_apart(node_core *core, core_link link, core_line *line, const
     }
     if (member && member->state != CORE_MEMBER_SETTLED)
         return false;
-    offer = core_supply_get_free(core, message->transfer_id, NULL);
-    if (offer && !member)
-        member = add_if_room(core, offer, sender);
+    if (!member && core_name_key(core, sender)) {
+        offer = core_supply_get_free(core, message->transfer_id, NULL);
+        member = offer ? add_if_room(core, offer, sender) : NULL;
+    }
     if (member) {
         bool held = offer->held;
         offer->held = true;
