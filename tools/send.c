@@ -13,10 +13,13 @@
 /* Times --timeout: the receiver may wait for its deadline, and look at all of its memory. */
 enum { PATIENCE = 3 };
 
+#define DEFAULT_TOKENS 1000
+
 typedef struct sender {
     try_options options;
     const char *address; /* of the `serve` */
     uint64_t tokens, requests;
+    bool tokens_given;
     int fd;
     uint64_t seed, most; /* tokens that both sides can hold */
     tool_side side, targets;
@@ -55,6 +58,8 @@ static int parse(int argc, char **argv, sender *s)
     if (operand + 1 != argc)
         return tool_misuse("ADDRESS", "one address", operand < argc ? argv[operand + 1] : "none");
     s->address = argv[operand];
+    s->tokens_given = s->tokens != 0;
+    s->tokens = s->tokens ? s->tokens : DEFAULT_TOKENS;
     return TOOL_GO_ON;
 }
 
@@ -349,11 +354,14 @@ static int run(sender *s)
     s->random = (demo_random){s->seed};
     demo_pools_create(&s->side, &s->random, &s->pools);
     s->most = demo_pools_most(&s->pools, 1, s->tokens);
-    uint64_t theirs = demo_number(s->introduction, "most");
+    uint64_t theirs = demo_number(s->introduction, "most"), own = s->most;
     if (theirs < s->most)
         s->most = theirs;
     if (!s->most)
         return tool_fail("memory_small", theirs ? "--blocks" : s->address, "room for a request of one token", "none");
+    if (s->tokens_given && s->most < s->tokens)
+        tool_log("requests of %s instead of %s: the memory of the %s holds no more (--blocks)",
+                 tool_count(s->most, "token"), tool_number(s->tokens), own <= theirs ? "sender" : "receiver");
     s->results = json_array();
     try_set_patience(s->fd, PATIENCE * s->options.timeout);
     for (uint32_t i = 1; i <= s->requests && status == TOOL_GO_ON; i++)
@@ -363,7 +371,7 @@ static int run(sender *s)
 
 int tool_send(int argc, char **argv)
 {
-    sender s = {.tokens = 1000, .requests = 1, .fd = -1};
+    sender s = {.requests = 1, .fd = -1};
     int status = parse(argc, argv, &s);
     if (status != TOOL_GO_ON)
         return status;

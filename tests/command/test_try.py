@@ -114,6 +114,13 @@ class Try(CommandTest):
         self.assertIn("1 of 1 requests: every byte right", result.out)
         self.assertEqual(result.err, "")  # that the receiver ends is nothing to warn of
 
+    def test_more_tokens_than_the_memory_holds(self):
+        server = self.serve(*SMALL)
+        for options, who in ((SMALL, "sender"), (("--model", "Llama-3.1-8B", "--blocks", "64"), "receiver")):
+            result = self.send(FINE, server, *options, "--tokens", "5000")
+            self.assertIn(f"requests of 112 tokens instead of 5,000: the memory of the {who} holds no more", result.err)
+        self.assertEqual(self.send(FINE, server, *SMALL).err, "")  # where nobody said how many
+
     def test_layouts_that_do_not_fit(self):
         server = self.serve(*SMALL)
         value = self.send_json(FAILED, server, *SMALL, "--kv-cache-dtype", "fp8")
