@@ -114,7 +114,7 @@ def test_an_editable_installs_files_are_found(tmp_path):
 
 
 def test_a_command_that_is_not_there_is_said(tmp_path):
-    result = run_editable(tmp_path, "import kvferry.command; kvferry.command.main()")
+    result = run_editable(tmp_path, "import kvferry.command; del kvferry.__path__[1:]; kvferry.command.main()")
     assert (result.returncode, result.stdout) == (3, "")
     (said,) = result.stderr.splitlines()
     assert said.startswith("kvferry: the program is not beside the modules: ")
