@@ -1,13 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "node/address.h"
 
+#include <errno.h>
 #include <netdb.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <sodium.h>
 
 #include "base/host.h"
+
+enum { ADDRESSES = 8, /* of one name, that are looked at */ PROBE_MS = 1000 };
 
 static const char *const schemes[] = {"tcp://", "http://", ""};
 static const char *const forms[] = {"tcp://HOST:PORT", "http://HOST:PORT", "HOST:PORT"};
@@ -127,30 +132,20 @@ void node_address_format(const node_address *address, node_address_form form,
 
 /* --- what kind of host ------------------------------------------------------------------------ */
 
-static bool look_up(const node_address *address, int flags, struct sockaddr_storage *found,
-                    socklen_t *size, const char **why)
-{
-    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = flags | AI_NUMERICSERV};
-    struct addrinfo *list;
-    char port[8];
-    snprintf(port, sizeof(port), "%u", address->port);
-    int failure = getaddrinfo(address->host, port, &hints, &list);
-    if (failure) {
-        *why = gai_strerror(failure);
-        return false;
-    }
-    memcpy(found, list->ai_addr, list->ai_addrlen);
-    *size = list->ai_addrlen;
-    freeaddrinfo(list);
-    return true;
-}
-
 bool node_address_socket(const node_address *address, struct sockaddr_storage *socket_address,
                          socklen_t *size)
 {
-    const char *why;
+    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST | AI_NUMERICSERV};
+    struct addrinfo *list;
+    char port[8];
     *socket_address = (struct sockaddr_storage){0};
-    return look_up(address, AI_NUMERICHOST, socket_address, size, &why);
+    snprintf(port, sizeof(port), "%u", address->port);
+    if (getaddrinfo(address->host, port, &hints, &list) != 0)
+        return false;
+    memcpy(socket_address, list->ai_addr, list->ai_addrlen);
+    *size = list->ai_addrlen;
+    freeaddrinfo(list);
+    return true;
 }
 
 bool node_address_is_numeric(const node_address *address)
@@ -185,17 +180,76 @@ bool node_address_is_here(const node_address *address)
     return base_host_parse(address->host, &host) && base_interfaces_find(is_it, &host);
 }
 
+/* The first addresses of the host, in the system's order; 0: `why` says why. */
+static size_t look_up(const node_address *address, node_address found[ADDRESSES], const char **why)
+{
+    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_ADDRCONFIG};
+    struct addrinfo *list;
+    size_t count = 0;
+    int failure = getaddrinfo(address->host, NULL, &hints, &list);
+    if (failure) {
+        *why = gai_strerror(failure);
+        return 0;
+    }
+    for (const struct addrinfo *one = list; one && count < ADDRESSES; one = one->ai_next) {
+        found[count] = *address;
+        failure = getnameinfo(one->ai_addr, one->ai_addrlen, found[count].host, sizeof(found[count].host), NULL, 0,
+                              NI_NUMERICHOST);
+        if (failure)
+            *why = gai_strerror(failure);
+        else
+            count++;
+    }
+    freeaddrinfo(list);
+    return count;
+}
+
 bool node_address_resolve(node_address *address, const char **why)
 {
-    struct sockaddr_storage found = {0};
-    socklen_t size;
+    node_address found[ADDRESSES];
     if (node_address_is_numeric(address))
         return true;
-    if (!look_up(address, AI_ADDRCONFIG, &found, &size, why))
+    if (!look_up(address, found, why))
         return false;
-    int failure = getnameinfo((struct sockaddr *)&found, size, address->host, sizeof(address->host),
-                              NULL, 0, NI_NUMERICHOST);
-    if (failure)
-        *why = gai_strerror(failure);
-    return failure == 0;
+    *address = found[0];
+    return true;
+}
+
+int node_address_probe(const node_address *address)
+{
+    struct sockaddr_storage where;
+    socklen_t size, length = sizeof(int);
+    int failure = 0;
+    if (!node_address_socket(address, &where, &size))
+        return EINVAL;
+    int fd = socket(where.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    struct pollfd item = {.fd = fd, .events = POLLOUT};
+    if (fd < 0)
+        return errno;
+    if (connect(fd, (struct sockaddr *)&where, size) != 0)
+        failure = errno;
+    if (failure == EINPROGRESS)
+        failure = poll(&item, 1, PROBE_MS) == 1 && getsockopt(fd, SOL_SOCKET, SO_ERROR, &failure, &length) == 0
+                      ? failure
+                      : ETIMEDOUT;
+    close(fd);
+    return failure;
+}
+
+bool node_address_reach(node_address *address, const char **why)
+{
+    node_address found[ADDRESSES];
+    if (node_address_is_numeric(address))
+        return true;
+    size_t count = look_up(address, found, why), best = ADDRESSES;
+    for (size_t i = 0; i < count && count > 1; i++) {
+        int failure = node_address_probe(&found[i]);
+        if (failure != ECONNREFUSED && (!failure || best == ADDRESSES))
+            best = i;
+        if (!failure)
+            break;
+    }
+    if (count)
+        *address = found[best == ADDRESSES ? 0 : best];
+    return count != 0;
 }

@@ -52,9 +52,16 @@ bool node_address_is_numeric(const node_address *address);
 bool node_address_socket(const node_address *address, struct sockaddr_storage *socket_address,
                          socklen_t *size);
 
-/* Looks the host up if it is a name; blocks for as long as that takes. False: `why` says why,
- * static. */
+/* Looks the host up if it is a name; blocks for as long as that takes. Of several addresses it takes the first. False:
+ * `why` says why, static. */
 bool node_address_resolve(node_address *address, const char **why);
+
+/* The same; but of several addresses it tries eight in turn, for a second each at most, and takes the first where somebody
+ * listens; if nobody does, the first that does not refuse, so that a refusal is one of all. */
+bool node_address_reach(node_address *address, const char **why);
+
+/* Connects to a numeric host for a moment, in a second at most: 0, or why it cannot (errno). */
+int node_address_probe(const node_address *address);
 
 /* 64 hexadecimal digits and back. */
 void node_key_format(const unsigned char key[NODE_KEY_BYTES], char text[NODE_KEY_TEXT]);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The status of a node elsewhere, and the operator's word to it. */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,8 +13,8 @@ enum { QUERY_MESSAGE_MAX = 256 << 20 };
 
 typedef struct query_job query_job;
 struct query_job {
-    node_address address;
-    const char *text; /* of the address */
+    node_address address, host; /* as it was given, and numeric */
+    const char *text;           /* of the address */
     node_key_pair keys;
     bool with_keys;
     void *context, *socket, *monitor;
@@ -37,7 +38,7 @@ static bool open_socket(query_job *job)
 {
     const int64_t most = QUERY_MESSAGE_MAX;
     char text[NODE_ADDRESS_TEXT];
-    node_address plain = job->address;
+    node_address plain = job->host;
     plain.has_key = false;
     node_address_format(&plain, NODE_ADDRESS_TCP, text);
     job->context = zmq_ctx_new();
@@ -74,7 +75,8 @@ static void close_socket(query_job *job)
         zmq_ctx_term(job->context);
 }
 
-static void look_at_monitor(query_job *job)
+/* False: there is nobody to wait for. */
+static bool look_at_monitor(query_job *job)
 {
     uint16_t event;
     unsigned char head[8];
@@ -82,13 +84,18 @@ static void look_at_monitor(query_job *job)
     while (zmq_recv(job->monitor, head, sizeof(head), ZMQ_DONTWAIT) >= (int)sizeof(event)) {
         memcpy(&event, head, sizeof(event));
         zmq_recv(job->monitor, address, sizeof(address), ZMQ_DONTWAIT);
-        if (event == ZMQ_EVENT_CLOSED)
-            job->trouble = "no connection";
-        else if (event == ZMQ_EVENT_DISCONNECTED)
+        if (event == ZMQ_EVENT_DISCONNECTED) {
             job->trouble = "a connection that was closed: perhaps its keys and yours do not fit";
-        else
+        } else if (event != ZMQ_EVENT_CLOSED) {
             job->trouble = "a connection that was refused: its keys and yours do not fit";
+        } else if (node_address_probe(&job->host) == ECONNREFUSED) { /* which ZeroMQ does not say */
+            job->trouble = "connection refused: nobody listens there";
+            return false;
+        } else {
+            job->trouble = "no connection";
+        }
     }
+    return true;
 }
 
 static kvferry_status send_question(query_job *job)
@@ -129,7 +136,8 @@ static kvferry_status await(query_job *job, uint64_t end)
             return KVFERRY_TIMEOUT;
         if (zmq_poll(items, 2, (long)base_min(base_ceil_div(end - now, 1000000), 1000)) == 0)
             send_question(job); /* a node with much to do may have let it pass; if it cannot be sent, later */
-        look_at_monitor(job);
+        if (!look_at_monitor(job))
+            return KVFERRY_IO;
         zmq_msg_t data;
         zmq_msg_init(&data);
         if (zmq_msg_recv(&data, job->socket, ZMQ_DONTWAIT) >= 0)
@@ -157,11 +165,11 @@ static kvferry_status read_query(query_job *job, const char *key_file)
 }
 
 /* ZeroMQ looks a name up again and again, and says nothing. */
-static kvferry_status find_host(const query_job *job)
+static kvferry_status find_host(query_job *job)
 {
-    node_address numeric = job->address;
     const char *why = "";
-    if (node_address_resolve(&numeric, &why))
+    job->host = job->address;
+    if (node_address_reach(&job->host, &why))
         return KVFERRY_OK;
     base_report_add(job->report, "no_answer", &(base_where){.place = job->text}, "a host that can be looked up", why,
                     "the node was not asked");
