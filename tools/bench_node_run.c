@@ -319,7 +319,7 @@ static kvferry_status expand(const bench_nodes *source, const bench_nodes *targe
     const kvferry_block_table source_table = {kvferry_layout_group(from, 0)->name, 0, &block, 1};
     const kvferry_block_table target_table = {kvferry_layout_group(to, 0)->name, 0, &block, 1};
     uint64_t tokens = kvferry_layout_group(from, 0)->block_tokens;
-    const kvferry_request request = {"bench", tokens, tokens, &source_table, 1, &target_table, 1};
+    const kvferry_request request = {"bench", tokens, tokens, &source_table, 1, &target_table, 1, false};
     kvferry_plan *plan;
     kvferry_status status = kvferry_plan_create(&from, 1, to, &plan, report);
     if (status != KVFERRY_OK)

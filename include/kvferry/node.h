@@ -226,6 +226,7 @@ typedef struct kvferry_ask {
     size_t table_count;
     uint64_t timeout_ms; /* 0: the node's transfer_ms */
     void *context;       /* given back in events */
+    bool whole_blocks;   /* as in kvferry_request: for engines that cache prefixes by whole blocks */
 } kvferry_ask;
 
 /*
@@ -234,6 +235,7 @@ typedef struct kvferry_ask {
  * whose request is a full prefix hit (then with no tables): only so are the prefill side's blocks released.
  * KVFERRY_REFUSED with every reason: block_range, null blocks as targets of state, blocks that another ask which is not
  * released owns (block_owned), the id is known or over, no such engine, ...
+ * With `whole_blocks` and tables it ends with message_version if a prefill worker is too old to know of it.
  */
 KVFERRY_API kvferry_status kvferry_node_ask(kvferry_node *node, const kvferry_ask *ask,
                                             kvferry_report *report);

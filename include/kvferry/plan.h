@@ -70,6 +70,9 @@ typedef struct kvferry_block_table {
  * What one request wants moved. A target group that is not listed is not transferred. Of each listed
  * paged group the tokens [target first_token, target_tokens) are wanted, less what the window drops and
  * what lies in null blocks or past the end of the target's list: that is neither moved nor reported.
+ * Of a window of W tokens what lies before target_tokens - W is dropped; with `whole_blocks` only what lies before
+ * the target's block that holds that token. An engine that caches prefixes by whole blocks needs it: a later
+ * request may find that block, and read of it what comes before this one's window.
  * The tables and strings are the caller's and only read during a call.
  */
 typedef struct kvferry_request {
@@ -80,6 +83,7 @@ typedef struct kvferry_request {
     size_t source_count;
     const kvferry_block_table *target;
     size_t target_count;
+    bool whole_blocks; /* the first block of a window is wanted from its first token on */
 } kvferry_request;
 
 /* Bytes of one contiguous piece of work: a transfer engine's descriptor. Offsets are from the
@@ -116,7 +120,7 @@ KVFERRY_API kvferry_status kvferry_plan_expand(const kvferry_plan *plan, size_t 
 /*
  * Reads a request from JSON: {"transfer_id": "t1", "tokens": 1233, "source": {"attn":
  * {"first_token": 0, "blocks": [3, 4, 9]}}, "target": {...}}. Optional "source_tokens": what the
- * source covers, where it is not "tokens". On KVFERRY_OK *request is the caller's to free with
+ * source covers, where it is not "tokens"; "whole_blocks": true or, if it is missing, false. On KVFERRY_OK *request is the caller's to free with
  * kvferry_request_free. KVFERRY_MALFORMED with every finding in the report; KVFERRY_NO_MEMORY.
  */
 KVFERRY_API kvferry_status kvferry_request_read_json(const char *text, size_t size,

@@ -71,6 +71,7 @@ struct core_source {
     char *address;
     core_line *line;
     core_engine *engine; /* that it serves; NULL: only kept for what is not confirmed */
+    uint32_t minor;      /* of the version that it spoke last, once it is welcomed */
     bool welcomed, dead, lost;
     bool replaced;       /* and that is why it is dead */
     bool held;           /* somebody walks over its parts */
@@ -154,7 +155,7 @@ struct core_request {
     core_pairing *pairing; /* once asked */
     uint64_t tokens, begun, deadline, ended_at;
     uint64_t tell_until; /* released: then those that do not answer are not told any more; else the end of time */
-    bool released, verify;
+    bool released, verify, whole_blocks;
     bool lingers; /* all have confirmed, and their last bytes are waited for */
     bool restarted; /* it is asked again, of one that took the place of a dead one which had not answered */
     const char *where; /* its engine is */
@@ -186,6 +187,10 @@ void core_request_tell_end(node_core *core, core_request *request);
 void core_received_verdict(node_core *core, core_line *line, const wire_message *message);
 void core_received_settled(node_core *core, core_line *line, const wire_message *message);
 void core_received_source_error(node_core *core, core_line *line, const wire_message *message);
+core_part *core_parts_find(core_request *request, const char *incarnation);
+/* The sources as the engine has them now; of those that were asked before, what they said holds. */
+bool core_parts_make(node_core *core, core_request *request, core_engine *engine);
+void core_parts_free(node_core *core, core_request *request);
 void core_part_send(node_core *core, core_part *part);
 void core_part_close(node_core *core, core_part *part);
 /* Its source was replaced by another incarnation. false: that ends the request; else the other will be asked. */

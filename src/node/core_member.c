@@ -125,6 +125,7 @@ bool core_member_ask(node_core *core, core_member *member, core_target *target, 
     memcpy(member->attempt, ask->attempt, sizeof(member->attempt));
     member->asked = true;
     member->verify = ask->verify;
+    member->whole_blocks = ask->whole_blocks;
     member->tokens = ask->tokens;
     member->asked_at = core->now;
     uint64_t timeout;
@@ -235,7 +236,8 @@ kvferry_request core_member_request(const core_member *member)
                              .source = offer->tables,
                              .source_count = offer->table_count,
                              .target = member->tables,
-                             .target_count = member->table_count};
+                             .target_count = member->table_count,
+                             .whole_blocks = member->whole_blocks};
 }
 
 /* The checksums of what was read are there: says that it is written. */

@@ -16,6 +16,7 @@ static void send_ask(node_core *core, core_part *part)
     ask->tokens = request->tokens;
     ask->timeout_ms = base_ceil_div(left, 1000000);
     ask->verify = request->verify;
+    ask->whole_blocks = request->whole_blocks;
     ask->tables = request->tables;
     ask->table_count = request->table_count;
     part->asked = true;
@@ -184,9 +185,71 @@ void core_part_verify(node_core *core, core_part *part, const wire_verdict *verd
                                        .source_tokens = request->tokens,
                                        .target_tokens = request->tokens,
                                        .target = request->tables,
-                                       .target_count = request->table_count}};
+                                       .target_count = request->table_count,
+                                       .whole_blocks = request->whole_blocks}};
     if (core_sum_begin(core, &part->sum))
         part->verifies = part->confirmed = true; /* nothing more is written */
     else
         core_part_leave_sum(core, part);
+}
+
+/* --- all of a request -------------------------------------------------------------------------------- */
+
+core_part *core_parts_find(core_request *request, const char *incarnation)
+{
+    for (size_t i = 0; i < request->part_count; i++)
+        if (request->parts[i].source && strcmp(request->parts[i].source->incarnation, incarnation) == 0)
+            return &request->parts[i];
+    return NULL;
+}
+
+void core_parts_free(node_core *core, core_request *request)
+{
+    for (size_t i = 0; i < request->part_count; i++) {
+        core_part_leave_sum(core, &request->parts[i]);
+        core_part_close(core, &request->parts[i]);
+    }
+    free(request->parts);
+    request->parts = NULL;
+    request->part_count = 0;
+}
+
+bool core_parts_make(node_core *core, core_request *request, core_engine *engine)
+{
+    core_part *parts = base_alloc(engine->pairing->ask_count + 1, sizeof(*parts));
+    size_t count = 0, kept = 0, open = 0;
+    if (!parts)
+        return false;
+    for (size_t i = 0; i < request->part_count; i++)
+        open += request->parts[i].asked && !request->parts[i].confirmed;
+    for (size_t i = 0; i < engine->roster->wire.count; i++) {
+        core_source *source = engine->sources[i];
+        if (!source)
+            continue;
+        core_part *before = core_parts_find(request, source->incarnation);
+        core_part *part = &parts[count++];
+        *part = (core_part){.request = request, .source = source, .index = i};
+        core_incarnation_text(core_random(core), part->attempt);
+        if (before) {
+            kept += before->asked && !before->confirmed;
+            memcpy(part->attempt, before->attempt, sizeof(part->attempt));
+            part->asked = before->asked;
+            part->answered = before->answered;
+            part->again = before->again;
+            part->done = before->done;
+            part->confirmed = before->done;
+            part->copies = before->copies;
+            part->bytes = before->bytes;
+        }
+    }
+    if (kept < open) { /* one that may write is not in the engine any more */
+        free(parts);
+        return false;
+    }
+    for (size_t i = 0; i < count; i++)
+        DL_APPEND(parts[i].source->parts, &parts[i]);
+    core_parts_free(core, request);
+    request->parts = parts;
+    request->part_count = count;
+    return true;
 }

@@ -104,7 +104,7 @@ struct core_member {
     core_member_state state;
     bool counted; /* the offer waits for it */
     bool replaced; /* by a worker that was started in its rank; still expected until its deadline */
-    bool asked, verify;
+    bool asked, verify, whole_blocks;
     bool pending;            /* how it ends is decided; its writes are not over yet */
     bool expanded;           /* nothing is left to write */
     bool settle_asked;       /* an answer SETTLED is owed, over settle_link */

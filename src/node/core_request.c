@@ -11,29 +11,10 @@ static core_request *find_request(node_core *core, const char *id)
     return request;
 }
 
-static core_part *find_part(core_request *request, const char *incarnation)
-{
-    for (size_t i = 0; i < request->part_count; i++)
-        if (request->parts[i].source && strcmp(request->parts[i].source->incarnation, incarnation) == 0)
-            return &request->parts[i];
-    return NULL;
-}
-
-static void free_parts(node_core *core, core_request *request)
-{
-    for (size_t i = 0; i < request->part_count; i++) {
-        core_part_leave_sum(core, &request->parts[i]);
-        core_part_close(core, &request->parts[i]);
-    }
-    free(request->parts);
-    request->parts = NULL;
-    request->part_count = 0;
-}
-
 /* What is not needed to remember that it was there. */
 static void empty_request(node_core *core, core_request *request)
 {
-    free_parts(core, request);
+    core_parts_free(core, request);
     core_pairing_release(core, request->pairing);
     request->pairing = NULL;
     base_arena_free(&request->arena);
@@ -245,44 +226,21 @@ static void look_done(node_core *core, core_request *request)
     core_request_end(core, request, KVFERRY_OUTCOME_DONE, NULL, NULL, NULL);
 }
 
-/* The sources as the engine has them now; of those that were asked before, what they said holds. */
-static bool make_parts(node_core *core, core_request *request, core_engine *engine)
+/* A source that does not know of whole blocks would leave them in part, and say that all is done. */
+static bool refuse_old_sources(node_core *core, core_request *request)
 {
-    core_part *parts = base_alloc(engine->pairing->ask_count + 1, sizeof(*parts));
-    size_t count = 0, kept = 0, open = 0;
-    if (!parts)
+    const core_source *old = NULL;
+    for (size_t i = 0; request->whole_blocks && request->table_count && i < request->part_count && !old; i++)
+        if (request->parts[i].source->minor < WIRE_MINOR_WHOLE_BLOCKS)
+            old = request->parts[i].source;
+    if (!old)
         return false;
-    for (size_t i = 0; i < request->part_count; i++)
-        open += request->parts[i].asked && !request->parts[i].confirmed;
-    for (size_t i = 0; i < engine->roster->wire.count; i++) {
-        core_source *source = engine->sources[i];
-        if (!source)
-            continue;
-        core_part *before = find_part(request, source->incarnation);
-        core_part *part = &parts[count++];
-        *part = (core_part){.request = request, .source = source, .index = i};
-        core_incarnation_text(core_random(core), part->attempt);
-        if (before) {
-            kept += before->asked && !before->confirmed;
-            memcpy(part->attempt, before->attempt, sizeof(part->attempt));
-            part->asked = before->asked;
-            part->answered = before->answered;
-            part->again = before->again;
-            part->done = before->done;
-            part->confirmed = before->done;
-            part->copies = before->copies;
-            part->bytes = before->bytes;
-        }
-    }
-    if (kept < open) { /* one that may write is not in the engine any more */
-        free(parts);
-        return false;
-    }
-    for (size_t i = 0; i < count; i++)
-        DL_APPEND(parts[i].source->parts, &parts[i]);
-    free_parts(core, request);
-    request->parts = parts;
-    request->part_count = count;
+    kvferry_report *reasons = core_reason(
+        "message_version", base_format("at least %d.%d, of every prefill worker", WIRE_MAJOR, WIRE_MINOR_WHOLE_BLOCKS),
+        base_format("%d.%u of %.200s", WIRE_MAJOR, old->minor, old->address), "a source of whole blocks");
+    core_request_end(core, request, KVFERRY_OUTCOME_FAILED, "message_version", "a source is too old for whole blocks",
+                     reasons);
+    kvferry_report_free(reasons);
     return true;
 }
 
@@ -294,7 +252,7 @@ void core_request_connected(node_core *core, core_request *request)
         core_event_set_engine(request->ended, engine->id);
     if (request->released_event)
         core_event_set_engine(request->released_event, engine->id);
-    bool made = make_parts(core, request, engine);
+    bool made = core_parts_make(core, request, engine);
     if (!made) {
         core_request_end(core, request, KVFERRY_OUTCOME_FAILED,
                          request->part_count ? "incarnation" : "no_memory",
@@ -313,6 +271,8 @@ void core_request_connected(node_core *core, core_request *request)
         request->state = CORE_REQUEST_ASKS;
     }
     schedule(core, request);
+    if (request->state == CORE_REQUEST_ASKS && refuse_old_sources(core, request))
+        return;
     for (size_t i = 0; i < request->part_count; i++)
         core_part_send(core, &request->parts[i]);
     if (request->state == CORE_REQUEST_ASKS)
@@ -406,6 +366,7 @@ kvferry_status core_ask(node_core *core, const kvferry_ask *ask, uint64_t now, k
     request->where = base_arena_strdup(&request->arena, engine->where);
     request->tokens = ask->tokens;
     request->verify = core->options.verify;
+    request->whole_blocks = ask->whole_blocks;
     request->begun = core->now;
     uint64_t timeout = core->options.transfer_ns;
     if (ask->timeout_ms && !base_mul(ask->timeout_ms, 1000000, &timeout))
@@ -431,7 +392,7 @@ static core_part *find_addressed(node_core *core, core_line *line, const wire_me
 {
     core_request *request = find_request(core, message->transfer_id);
     core_part *part =
-        request && line->use == CORE_USE_SOURCE ? find_part(request, message->sender) : NULL;
+        request && line->use == CORE_USE_SOURCE ? core_parts_find(request, message->sender) : NULL;
     if (part && strcmp(part->attempt, message->body.verdict.attempt) != 0)
         part = NULL;
     if (!part)
@@ -569,7 +530,7 @@ void core_received_source_error(node_core *core, core_line *line, const wire_mes
         return;
     }
     core_request *request = find_request(core, message->transfer_id);
-    core_part *part = request ? find_part(request, message->sender) : NULL;
+    core_part *part = request ? core_parts_find(request, message->sender) : NULL;
     if (part && request->state == CORE_REQUEST_ASKS)
         core_request_end(core, request, KVFERRY_OUTCOME_FAILED,
                          core_reasons_code(message->reasons, "source_failed"),

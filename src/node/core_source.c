@@ -221,6 +221,7 @@ void core_source_welcome(node_core *core, core_source *source, const wire_messag
         return;
     }
     source->lease_ns = message->body.hello.lease_ms * 1000000;
+    source->minor = message->minor;
     set_welcomed(core, source, true);
     core_part *part;
     DL_FOREACH(source->parts, part) {

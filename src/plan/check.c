@@ -23,8 +23,12 @@ bool expand_wanted(const expand_job *job, const plan_group *target,
     if (base_mul(table->block_count, target->block_tokens, &listed))
         base_add(listed, table->first_token, &listed);
     *start = table->first_token;
-    if (target->window && tokens > target->window)
-        *start = base_max(*start, tokens - target->window);
+    if (target->window && tokens > target->window) {
+        uint64_t first = tokens - target->window;
+        if (job->request->whole_blocks)
+            first -= first % target->block_tokens;
+        *start = base_max(*start, first);
+    }
     *end = base_min(tokens, listed);
     return *start < *end;
 }

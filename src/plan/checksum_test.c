@@ -121,17 +121,17 @@ static void test_each_wanted_byte_is_seen(void **state)
 {
     (void)state;
     /* 10 tokens: the last block is half wanted. */
-    check(0, &(kvferry_request){"r", 10, 10, from, 1, to, 1}, 10 * HEADS * CELL);
+    check(0, &(kvferry_request){"r", 10, 10, from, 1, to, 1, false}, 10 * HEADS * CELL);
 }
 
 static void test_a_window_and_null_blocks_are_not(void **state)
 {
     (void)state;
-    check(5, &(kvferry_request){"r", 10, 10, from, 1, to, 1}, 5 * HEADS * CELL);
+    check(5, &(kvferry_request){"r", 10, 10, from, 1, to, 1, false}, 5 * HEADS * CELL);
     const kvferry_block_table holes[] = {TABLE("attn", 0, 2, 0, 4)}; /* 0 is the null block */
-    check(0, &(kvferry_request){"r", 10, 10, from, 1, holes, 1}, 6 * HEADS * CELL);
+    check(0, &(kvferry_request){"r", 10, 10, from, 1, holes, 1, false}, 6 * HEADS * CELL);
     const kvferry_block_table tail[] = {TABLE("attn", 4, 7, 4)};
-    check(0, &(kvferry_request){"r", 12, 12, from, 1, tail, 1}, 8 * HEADS * CELL);
+    check(0, &(kvferry_request){"r", 12, 12, from, 1, tail, 1, false}, 8 * HEADS * CELL);
 }
 
 static void test_nothing_wanted_is_the_same_on_both_sides(void **state)
@@ -140,8 +140,8 @@ static void test_nothing_wanted_is_the_same_on_both_sides(void **state)
     pair p;
     begin(&p, 0);
     const kvferry_block_table late[] = {TABLE("attn", 12, 5)};
-    const kvferry_request none = {"r", 10, 10, from, 1, NULL, 0},
-                          past = {"r", 10, 10, from, 1, late, 1};
+    const kvferry_request none = {"r", 10, 10, from, 1, NULL, 0, false},
+                          past = {"r", 10, 10, from, 1, late, 1, false};
     assert_true(sum(&p, true, &none) == sum(&p, false, &none));
     assert_true(sum(&p, true, &past) == sum(&p, false, &past));
     assert_true(sum(&p, true, &none) == sum(&p, true, &past));
@@ -157,13 +157,13 @@ static void test_what_is_not_there_is_refused(void **state)
     begin(&p, 0);
     const kvferry_block_table beyond[] = {TABLE("attn", 0, 3, 1, BLOCKS)},
                               cut[] = {TABLE("attn", 0, 3)};
-    const kvferry_request bad[] = {{"r", 10, 10, beyond, 1, to, 1},
-                                   {"r", 10, 10, cut, 1, to, 1},
-                                   {"r", 10, 10, NULL, 0, to, 1}};
+    const kvferry_request bad[] = {{"r", 10, 10, beyond, 1, to, 1, false},
+                                   {"r", 10, 10, cut, 1, to, 1, false},
+                                   {"r", 10, 10, NULL, 0, to, 1, false}};
     for (size_t i = 0; i < 3; i++)
         assert_int_equal(plan_checksum(p.plan, 0, 0, true, p.source, p.from, &bad[i], sum),
                          KVFERRY_REFUSED);
-    const kvferry_request good = {"r", 10, 10, from, 1, to, 1};
+    const kvferry_request good = {"r", 10, 10, from, 1, to, 1, false};
     assert_int_equal(plan_checksum(p.plan, 0, 1, true, p.source, p.from, &good, sum),
                      KVFERRY_INVALID);
     assert_int_equal(plan_checksum(p.plan, 1, 0, true, p.source, p.from, &good, sum),

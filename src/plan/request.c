@@ -89,6 +89,7 @@ static void read_request(request_job *job)
                    &request->target_tokens);
     base_json_uint_or(base_json_get(&root, "source_tokens"), 0, BASE_JSON_MAX_NUMBER,
                       request->target_tokens, &request->source_tokens);
+    base_json_bool_or(base_json_get(&root, "whole_blocks"), false, &request->whole_blocks);
     read_side(job, base_json_get(&root, "source"), &request->source, &request->source_count);
     read_side(job, base_json_get(&root, "target"), &request->target, &request->target_count);
 }

@@ -367,7 +367,8 @@ static bool read_ask(decoder *d, wire_ask *ask)
         !read_digest(go(d, FIELD_TARGET_ROSTER), ask->target_roster) ||
         !wire_reader_uint(go(d, FIELD_TOKENS), 0, INT64_MAX, &ask->tokens) ||
         !wire_reader_uint(go(d, FIELD_TIMEOUT_MS), 0, WIRE_MAX_MILLISECONDS, &ask->timeout_ms) ||
-        (has(d, FIELD_VERIFY) && !wire_reader_bool(go(d, FIELD_VERIFY), &ask->verify)))
+        (has(d, FIELD_VERIFY) && !wire_reader_bool(go(d, FIELD_VERIFY), &ask->verify)) ||
+        (has(d, FIELD_WHOLE_BLOCKS) && !wire_reader_bool(go(d, FIELD_WHOLE_BLOCKS), &ask->whole_blocks)))
         return false;
     wire_reader *reader = go(d, FIELD_TABLES);
     size_t count;

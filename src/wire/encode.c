@@ -174,6 +174,7 @@ static void put_ask(wire_writer *writer, wire_writer_map *map, const wire_ask *a
     put_uint(writer, map, wire_field_names[FIELD_TIMEOUT_MS],
              base_min(ask->timeout_ms, WIRE_MAX_MILLISECONDS));
     put_flag(writer, map, wire_field_names[FIELD_VERIFY], ask->verify);
+    put_flag(writer, map, wire_field_names[FIELD_WHOLE_BLOCKS], ask->whole_blocks);
     wire_writer_key(writer, map, wire_field_names[FIELD_TABLES]);
     wire_writer_array(writer, ask->table_count);
     for (size_t i = 0; i < ask->table_count; i++)

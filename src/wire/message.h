@@ -33,6 +33,7 @@ typedef enum wire_field {
     FIELD_TOKENS,
     FIELD_TIMEOUT_MS,
     FIELD_VERIFY,
+    FIELD_WHOLE_BLOCKS,
     FIELD_TABLES,
     FIELD_OUTCOME,
     FIELD_COPIES,

@@ -12,7 +12,8 @@
 
 /* A peer with another major version is refused; an older minor one is understood. */
 #define WIRE_MAJOR 1
-#define WIRE_MINOR 1
+#define WIRE_MINOR 2
+#define WIRE_MINOR_WHOLE_BLOCKS 2 /* from which on asks may have whole_blocks */
 
 #define WIRE_DIGEST_TEXT 33 /* 32 hexadecimal digits and a zero byte */
 #define WIRE_INCARNATION_TEXT 17
@@ -95,7 +96,7 @@ typedef struct wire_ask {
     char source_roster[WIRE_DIGEST_TEXT], target_roster[WIRE_DIGEST_TEXT];
     uint64_t tokens;
     uint64_t timeout_ms; /* from now; the prefill side may give up after it */
-    bool verify;
+    bool verify, whole_blocks;
     kvferry_block_table *tables;
     size_t table_count;
 } wire_ask;

@@ -70,7 +70,7 @@ static void make_request(tables *t, bool shuffled)
     t->from[1] = t->to[1] = (kvferry_block_table){"gdn", 0, t->state, 1};
     t->from[2] = t->to[2] = (kvferry_block_table){"ring", 0, t->ring, 1};
     /* The target's blocks are half as long. */
-    t->request = (kvferry_request){"t", BLOCKS * 8, BLOCKS * 8, t->from, 3, t->to, 3};
+    t->request = (kvferry_request){"t", BLOCKS * 8, BLOCKS * 8, t->from, 3, t->to, 3, false};
 }
 
 /* Only calls of the library: this runs where a system call kills. */

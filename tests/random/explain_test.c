@@ -73,7 +73,7 @@ static test_pair *pair_make(void)
     made->target_tables[0] = (kvferry_block_table){"attn", 0, made->target_attention, 2};
     made->source_tables[1] = made->target_tables[1] =
         (kvferry_block_table){"gdn", 0, made->states, 1};
-    made->request = (kvferry_request){"r1", 7, 7, made->source_tables, 2, made->target_tables, 2};
+    made->request = (kvferry_request){"r1", 7, 7, made->source_tables, 2, made->target_tables, 2, false};
     made->transfer = (oracle_transfer){&made->request, 35};
     assert_true(oracle_fill(&made->source.worker, &made->transfer));
     return made;
