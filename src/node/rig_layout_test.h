@@ -35,6 +35,7 @@ typedef struct rig_shape { /* of a worker's layout */
     bool long_cells;    /* of twice the bytes */
     bool no_streams;
     bool state;         /* a state group beside the paged one */
+    uint64_t window;    /* of the paged group; 0: none */
 } rig_shape;
 
 static inline kvferry_layout *rig_layout(const rig_shape *shape)
@@ -52,7 +53,7 @@ static inline kvferry_layout *rig_layout(const rig_shape *shape)
     if (!shape->no_streams) {
         uint32_t segment = kvferry_layout_builder_segment(builder, "kv", bytes);
         uint32_t attn = kvferry_layout_builder_group(
-            builder, &(kvferry_group){"attn", KVFERRY_GROUP_PAGED, RIG_TOKENS, 0, 0});
+            builder, &(kvferry_group){"attn", KVFERRY_GROUP_PAGED, RIG_TOKENS, shape->window, 0});
         uint32_t ssm = shape->state ? kvferry_layout_builder_group(
                                           builder, &(kvferry_group){"ssm", KVFERRY_GROUP_STATE, 0, 0, 0})
                                     : 0;

@@ -122,7 +122,7 @@ static inline kvferry_status rig_sum_add(void *context, void *sum, const kvferry
     rig_node *node = context;
     (void)plan, (void)side;
     node->sum_slices++;
-    *(uint64_t *)sum += source * 1000 + piece + request->target_tokens + node->damaged;
+    *(uint64_t *)sum += source * 1000 + piece + request->target_tokens + 500 * request->whole_blocks + node->damaged;
     return KVFERRY_OK;
 }
 

@@ -298,7 +298,10 @@ static void check_coverage(check_side *side, const plan_walk *walk,
         for (uint64_t token = base_max(first, start); token < last; token = cursor.end) {
             if (covers(&cursor, token))
                 continue;
-            refuse_token(side, walk, token, "no block, or the null block");
+            bool before = to->window && token + to->window < side->job->request->target_tokens;
+            refuse_token(side, walk, token,
+                         before ? "no block, or the null block: the window begins later, but whole_blocks are wanted"
+                                : "no block, or the null block");
             break;
         }
     }

@@ -128,6 +128,7 @@ static void test_a_window_and_null_blocks_are_not(void **state)
 {
     (void)state;
     check(5, &(kvferry_request){"r", 10, 10, from, 1, to, 1, false}, 5 * HEADS * CELL);
+    check(5, &(kvferry_request){"r", 10, 10, from, 1, to, 1, true}, 6 * HEADS * CELL); /* from the block's first on */
     const kvferry_block_table holes[] = {TABLE("attn", 0, 2, 0, 4)}; /* 0 is the null block */
     check(0, &(kvferry_request){"r", 10, 10, from, 1, holes, 1, false}, 6 * HEADS * CELL);
     const kvferry_block_table tail[] = {TABLE("attn", 4, 7, 4)};

@@ -186,6 +186,54 @@ static void test_window_and_null_blocks(void **state)
     kvferry_plan_free(plan);
 }
 
+/* Of a window that begins inside a block, that block is wanted from its first token on. */
+static void test_window_of_whole_blocks(void **state)
+{
+    (void)state;
+    const page_shape four = {.heads = 1, .all_heads = 1, .block_tokens = 4, .page_tokens = 4, .window = 6,
+                             .layers = 1};
+    page_shape eight = four;
+    eight.block_tokens = eight.page_tokens = 8;
+    const kvferry_block_table fours[] = {TABLE("attn", 0, 0, 0, 3, 5, 7)}, eights[] = {TABLE("attn", 0, 0, 9, 2)};
+    kvferry_plan *plan = plan_shapes(&four, &four);
+    const kvferry_block_table to[] = {TABLE("attn", 0, 0, 0, 9, 11, 13)};
+    kvferry_request request = REQUEST(17, fours, to); /* the window is tokens 11..16, block 2 begins with 8 */
+    request.whole_blocks = true;
+    assert_int_equal(test_expand(plan, 0, &request, copies), 3);
+    ASSERT_COPY(copies[0], 3 * 32, 9 * 32, 32);
+    ASSERT_COPY(copies[2], 7 * 32, 13 * 32, 32);
+    kvferry_plan_free(plan);
+
+    plan = plan_shapes(&eight, &four); /* the target's blocks count */
+    request = (kvferry_request)REQUEST(17, eights, to);
+    request.whole_blocks = true;
+    assert_int_equal(test_expand(plan, 0, &request, copies), 3);
+    ASSERT_COPY(copies[0], 9 * 64, 9 * 32, 32);
+    kvferry_plan_free(plan);
+
+    plan = plan_shapes(&four, &eight);
+    const kvferry_block_table larger[] = {TABLE("attn", 0, 0, 9, 2)};
+    request = (kvferry_request)REQUEST(15, fours, larger); /* the window is 9..14, and block 1 is 8..15 */
+    request.whole_blocks = true;
+    assert_int_equal(test_expand(plan, 0, &request, copies), 2);
+    ASSERT_COPY(copies[0], 3 * 32, 9 * 64, 32);
+    ASSERT_COPY(copies[1], 5 * 32, 9 * 64 + 32, 24);
+    const kvferry_block_table lacks[] = {TABLE("attn", 0, 0, 0, 0, 5, 7)};
+    request = (kvferry_request)REQUEST(18, lacks, larger); /* the window is 12..17, of which the source has all; but not 8..11 */
+    assert_int_equal(test_expand(plan, 0, &request, copies), 2);
+    request.whole_blocks = true;
+    kvferry_report *report = NULL;
+    size_t count = 0;
+    assert_int_equal(kvferry_report_create(&report), KVFERRY_OK);
+    assert_int_equal(kvferry_plan_expand(plan, 0, &request, copies, sizeof(copies) / sizeof(copies[0]), &count, report),
+                     KVFERRY_REFUSED);
+    assert_string_equal(kvferry_report_get(report, 0)->code, "source_null");
+    assert_non_null(strstr(kvferry_report_get(report, 0)->message, "token 8 "));
+    assert_non_null(strstr(kvferry_report_get(report, 0)->message, "whole"));
+    kvferry_report_free(report);
+    kvferry_plan_free(plan);
+}
+
 /* The head that a rank of two holds, from a rank that holds both. */
 static void test_heads_are_cut(void **state)
 {
@@ -462,6 +510,7 @@ int main(void)
         cmocka_unit_test(test_unequal_blocks_of_two_heads),
         cmocka_unit_test(test_kernel_blocks),
         cmocka_unit_test(test_window_and_null_blocks),
+        cmocka_unit_test(test_window_of_whole_blocks),
         cmocka_unit_test(test_heads_are_cut),
         cmocka_unit_test(test_equal_states_are_one_copy),
         cmocka_unit_test(test_projections_are_cut_apart),

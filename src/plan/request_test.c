@@ -7,7 +7,7 @@
 #include <kvferry/plan.h>
 
 /* The example of the design's request page, with what is optional. */
-static const char good[] = "{\"transfer_id\": \"t1\", \"tokens\": 1233, \"note\": [\"ignored\"],"
+static const char good[] = "{\"transfer_id\": \"t1\", \"whole_blocks\": true, \"tokens\": 1233, \"note\": [\"ignored\"],"
                            " \"source\": {\"gdn0\": {\"blocks\": [7]},"
                            "              \"attn\": {\"first_token\": 0, \"blocks\": [3, 4, 9]}},"
                            " \"target\": {\"gdn0\": {\"blocks\": [5], \"color\": 1},"
@@ -21,6 +21,7 @@ static void test_reads_a_request(void **state)
     assert_string_equal(request->transfer_id, "t1");
     assert_int_equal(request->target_tokens, 1233);
     assert_int_equal(request->source_tokens, 1233);
+    assert_true(request->whole_blocks);
     assert_int_equal(request->source_count, 2);
     assert_string_equal(request->source[0].group, "gdn0");
     assert_int_equal(request->source[0].block_count, 1);
@@ -46,6 +47,7 @@ static void test_defaults(void **state)
     assert_null(request->transfer_id);
     assert_int_equal(request->source_tokens, 6);
     assert_int_equal(request->target_tokens, 5);
+    assert_false(request->whole_blocks);
     assert_int_equal(request->source_count, 0);
     assert_int_equal(request->target_count, 1);
     assert_int_equal(request->target[0].block_count, 0);

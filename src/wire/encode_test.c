@@ -85,6 +85,7 @@ static void same_ask(const wire_ask *a, const wire_ask *b)
     assert_int_equal(a->tokens, b->tokens);
     assert_int_equal(a->timeout_ms, b->timeout_ms);
     assert_int_equal(a->verify, b->verify);
+    assert_int_equal(a->whole_blocks, b->whole_blocks);
     assert_int_equal(a->table_count, b->table_count);
     for (size_t i = 0; i < a->table_count; i++) {
         assert_string_equal(a->tables[i].group, b->tables[i].group);
@@ -203,7 +204,7 @@ static void test_least(void **state)
     assert_roundtrip(&message);
     message = sample(WIRE_ASK);
     message.body.ask.table_count = 0;
-    message.body.ask.verify = false;
+    message.body.ask.verify = message.body.ask.whole_blocks = false;
     message.body.ask.tokens = message.body.ask.timeout_ms = 0;
     assert_roundtrip(&message);
     message = sample(WIRE_SETTLE);

@@ -74,6 +74,7 @@ static inline wire_ask sample_ask(void)
                     .tokens = 100000,
                     .timeout_ms = 120000,
                     .verify = true,
+                    .whole_blocks = true,
                     .tables = sample_tables,
                     .table_count = 2};
     memcpy(ask.source_roster, sample_digests[0], WIRE_DIGEST_TEXT);

@@ -90,6 +90,7 @@ class _CAsk(ctypes.Structure):
         ("table_count", c_size_t),
         ("timeout_ms", c_uint64),
         ("context", c_void_p),
+        ("whole_blocks", c_bool),
     ]
 
 
@@ -381,8 +382,10 @@ class Node:
         engine_id: str = "",
         where: str = "",
         timeout: float = 0,
+        whole_blocks: bool = False,
     ) -> None:
-        """`timeout` in seconds; 0: the node's transfer_ms."""
+        """`timeout` in seconds; 0: the node's transfer_ms. `whole_blocks`: of a window, its first block is wanted from
+        its first token on, as an engine needs it that caches prefixes by whole blocks."""
         ask = _CAsk(
             ctypes.sizeof(_CAsk),
             _values.text("transfer_id", transfer_id),
@@ -393,6 +396,7 @@ class Node:
             len(tables),
             _values.milliseconds("timeout", timeout),
             None,
+            _values.flag("whole_blocks", whole_blocks),
         )
         self._reported(self._functions.kvferry_node_ask, byref(ask))
 

@@ -141,6 +141,19 @@ def test_a_window_keeps_its_nulls_in_their_places():
     assert ask.groups == [(0, [1, 2, 3, 4]), (0, [0, 0, 5, 6])]
 
 
+@pytest.mark.parametrize("caches", [True, False])
+@pytest.mark.parametrize("windows", [1, 0])
+def test_whole_blocks_of_a_window_are_wanted_where_prefixes_are_cached(caches, windows):
+    config = engine("kv_consumer")
+    config.cache_config.enable_prefix_caching = caches
+    config.speculative_config = None
+    config.model_config = SimpleNamespace(get_total_num_hidden_layers=lambda: 2)
+    scheduler, one = Scheduler(config, cache_config(ATTENTION, *[WINDOW] * windows)), request(65, decode_params())
+    scheduler.on_new_request(one)
+    scheduler.update_state_after_alloc(one, blocks([1, 2, 3, 4], *[[0, 0, 5, 6]] * windows), 64)
+    assert scheduler.build_metadata().asks[0].whole_blocks == bool(caches and windows)
+
+
 def test_a_window_ends_before_the_element_that_is_computed_again():
     # Loaded whole, a prompt of 64 would have the window's tokens 33 to 63, and vLLM computes token 63 again, which
     # reads token 32 (or, where 32 begins a block, the null block in its place).
@@ -447,17 +460,3 @@ def test_leases_are_renewed_while_a_request_waits(hybrid, monkeypatch, options, 
     scheduler.update_state_after_alloc(one, blocks([7, 8, 9], [3, 4, 5]), 32)
     now += interval
     assert scheduler.build_metadata().renewed == []
-
-
-@pytest.mark.parametrize(
-    ("role", "windows", "warns"), [("kv_consumer", 1, 1), ("kv_producer", 1, 0), ("kv_consumer", 0, 0)]
-)
-def test_windows_and_prefix_caching_are_warned_of(monkeypatch, role, windows, warns):
-    said = []
-    monkeypatch.setattr(half.logger, "warning", said.append)
-    config = engine(role)
-    config.speculative_config = None
-    config.model_config = SimpleNamespace(get_total_num_hidden_layers=lambda: 2)
-    spec = SlidingWindowSpec(block_size=16, num_kv_heads=2, head_size=8, dtype=torch.bfloat16, sliding_window=32)
-    Scheduler(config, cache_config(ATTENTION, *[spec] * windows))
-    assert sum("--no-enable-prefix-caching" in line for line in said) == warns

@@ -44,8 +44,11 @@ class Traffic:
     def __init__(self, setup, seed):
         self.dice = random.Random(seed)
         self.world = World(setup, self.dice, failing=0.3)
-        self.prompts = [[self.dice.randint(5, 200) for _ in range(self.dice.choice(LENGTHS))] for _ in range(6)]
+        self.prompts = [self.prompt() for _ in range(6)]
         self.made = 0
+
+    def prompt(self):
+        return [self.dice.randint(5, 200) for _ in range(self.dice.choice(LENGTHS))]
 
     def side(self):
         role = self.world.setup.role
@@ -59,6 +62,8 @@ class Traffic:
         prompt, side = dice.choice(self.prompts), self.side()
         if dice.random() < 0.3:
             prompt = prompt[: dice.randint(1, len(prompt))]
+        elif dice.random() < 0.3:  # the same blocks, and less behind them
+            prompt = prompt[: max(1, len(prompt) - dice.randint(1, 6))]
         number = self.made if dice.random() < 0.9 else dice.randint(1, self.made)
         params = params_of(side, f"t{number}") if dice.random() < 0.85 else None
         request = make_request(
@@ -81,6 +86,7 @@ class Traffic:
 
     def round(self):
         scheduler = self.world.scheduler
+        self.prompts[self.dice.randrange(len(self.prompts))] = self.prompt()
         for _ in range(STEPS):
             if self.dice.random() < 0.35 and len(scheduler.requests) < 10:
                 self.arrive()
@@ -95,6 +101,8 @@ class Traffic:
         """What has to happen for a run to prove something."""
         decodes, prefills = self.world.setup.role != "kv_producer", self.world.setup.role != "kv_consumer"
         kinds = {"loads", "failed", "released", "aborted", "preempted"} if decodes else set()
+        if decodes and self.world.setup.model == "window":
+            kinds.add("reads before a loaded window")
         return kinds | ({"sends", "withdrawn"} if prefills else set())
 
     def run(self):

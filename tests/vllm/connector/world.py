@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """vLLM's own scheduler with the connector's half in it, and workers that only pretend: loads and sends end some
-steps later, well or not. Each step checks that what is moved is the connector's to move."""
+steps later, well or not. Each step checks that what is moved is the connector's to move, and that what it reads of
+attention and windows was written before, by a step or a load, for just these tokens."""
 
 from __future__ import annotations
 
@@ -127,12 +128,37 @@ class Load:
     blocks: set[int]
     steps: int
     fails: bool
+    cells: dict[tuple[int, int], int | None]  # what it writes: (block, place) -> value
+    early: set[tuple[int, int]]  # those before the window
 
 
 @dataclass
 class Send:
     blocks: set[int]
     steps: int
+
+
+@dataclass
+class Work:
+    """What a step does of one request."""
+
+    request: Request
+    first: int  # the first token that it computes
+    count: int
+    drafts: int  # how many of these are guesses
+    tables: tuple[list[int], ...]
+    samples: bool
+
+
+def values(request, count):
+    """Of each token what a cache has of it: a number of the tokens up to there. Where a token is not known, None."""
+    tokens = [0] * request.num_prompt_tokens if request.prompt_embeds is not None else []
+    tokens += request._all_token_ids[len(tokens) :]
+    found, so_far = [], "embeds" if request.prompt_embeds is not None else "ids"
+    for token in tokens[:count]:
+        so_far = hash((so_far, token))
+        found.append(so_far)
+    return found + [None] * (count - len(found))
 
 
 @dataclass
@@ -152,8 +178,10 @@ class World:
         self.scheduler = make_scheduler(self.setup)
         self.pool = self.scheduler.kv_cache_manager.block_pool
         self.free_at_start = self.pool.get_num_free_blocks()
-        self.running = []  # steps that the device has not done: the output, and who samples a token in it
+        self.running = []  # steps that the device has not done: the output, and by name what it does
         self.drafted = {}  # request id -> drafts in its last step
+        self.cells = {}  # (block, place in it) -> what was written there last; the groups share no blocks
+        self.early = set()  # those of them that were loaded only because blocks were wanted whole
 
     def count(self, what):
         self.counts[what] = self.counts.get(what, 0) + 1
@@ -165,10 +193,14 @@ class World:
         self._take(output.kv_connector_metadata)
         if output.preempted_req_ids:
             self.count("preempted")
-        sampling = {name: not self.scheduler.requests[name].is_prefill_chunk for name in output.num_scheduled_tokens}
-        for name in sampling:
+        works = {}
+        for name, count in output.num_scheduled_tokens.items():
+            request = self.scheduler.requests[name]
             self.drafted[name] = len(output.scheduled_spec_decode_tokens.get(name, ()))
-        self.running.append((output, sampling))
+            tables = tuple(list(blocks) for blocks in self.scheduler.kv_cache_manager.get_block_ids(name))
+            first = request.num_computed_tokens - count  # vLLM has counted them already
+            works[name] = Work(request, first, count, self.drafted[name], tables, not request.is_prefill_chunk)
+        self.running.append((output, works))
         if len(self.running) > self.setup.asynchronous:
             self.finish_step()
         for name, moved in [*self.loads.items(), *self.sends.items()]:
@@ -211,8 +243,45 @@ class World:
             assert ask.groups[1] == (0, [table[(ask.tokens - 1) // BLOCK]])
             assert table[(ask.tokens - 1) // BLOCK]
         fails = self.dice.random() < self.failing
-        self.loads[ask.request_id] = Load(ask.transfer_id, blocks, self.dice.randrange(LATEST), fails)
+        self.loads[ask.request_id] = Load(
+            ask.transfer_id, blocks, self.dice.randrange(LATEST), fails, *self._loaded_cells(ask)
+        )
         self.count("loads")
+
+    def _loaded_cells(self, ask):
+        """The wanted tokens of each table, as kvferry_request says which these are; and which come before a window."""
+        known, cells, early = values(self.scheduler.requests[ask.request_id], ask.tokens), {}, set()
+        for spec, (first, blocks) in zip(self.setup.specs(), ask.groups, strict=True):
+            if isinstance(spec, MambaSpec):
+                continue
+            window = ask.tokens - (spec.sliding_window - 1) if isinstance(spec, SlidingWindowSpec) else 0
+            start = window - window % BLOCK if ask.whole_blocks else window
+            for token in range(max(start, first), ask.tokens):
+                if block := blocks[(token - first) // BLOCK]:
+                    cells[block, token % BLOCK] = known[token]
+                    if token < window:
+                        early.add((block, token % BLOCK))
+        return cells, early
+
+    def _compute(self, work):
+        """Reads what a step reads and writes what it writes; tokens that were guesses are computed again later."""
+        known = values(work.request, work.first + work.count - work.drafts)
+        for spec, table in zip(self.setup.specs(), work.tables, strict=True):
+            if isinstance(spec, MambaSpec):
+                continue
+            start = max(0, work.first - spec.sliding_window + 1) if isinstance(spec, SlidingWindowSpec) else 0
+            for token in range(start, work.first):
+                cell = table[token // BLOCK], token % BLOCK
+                found = self.cells.get(cell)
+                assert known[token] is None or found == known[token], (
+                    f"{work.request.request_id} reads token {token} in block {cell[0]}: it is not what was written"
+                )
+                if cell in self.early:
+                    self.count("reads before a loaded window")
+            for token in range(work.first, work.first + work.count):
+                cell = table[token // BLOCK], token % BLOCK
+                self.cells[cell] = known[token] if token < len(known) else None
+                self.early.discard(cell)
 
     def _send(self, offer):
         assert offer.transfer_id in self.expected
@@ -234,7 +303,9 @@ class World:
         failed = {name for name in received if self.loads[name].fails}
         sent = {name for name, send in self.sends.items() if not send.steps}
         for name in received:
-            del self.loads[name]
+            load = self.loads.pop(name)
+            self.cells.update(dict.fromkeys(load.cells) if load.fails else load.cells)
+            self.early = self.early - load.cells.keys() | load.early
         for name in sent:
             del self.sends[name]
         for moved in [*self.loads.values(), *self.sends.values()]:
@@ -247,9 +318,14 @@ class World:
 
     def finish_step(self):
         """The device has done the oldest step."""
-        output, sampling = self.running.pop(0)
-        names = list(sampling)
-        tokens = [[self.dice.randint(5, 99)] if sampling[name] else [] for name in names]
+        output, works = self.running.pop(0)
+        names = list(works)
+        for name, work in works.items():
+            self._compute(work)
+            for _, later in self.running:  # scheduled as if no draft would be refused; here all are
+                if name in later and later[name].first == work.first + work.count:
+                    later[name].first -= work.drafts
+        tokens = [[self.dice.randint(5, 99)] if works[name].samples else [] for name in names]
         done = ModelRunnerOutput(
             req_ids=names,
             req_id_to_index={name: index for index, name in enumerate(names)},

@@ -59,6 +59,7 @@ class Ask:
     bootstrap: str
     tokens: int
     groups: list[GroupBlocks]
+    whole_blocks: bool = False  # of a window, its first block is wanted whole
 
 
 @dataclass
@@ -147,13 +148,10 @@ class Scheduler:
             (first_spec(group), group.kv_cache_spec.block_size) for group in kv_cache_config.transfer_groups
         ]
         self.wholly_loaded_groups = self._wholly_loaded()
-        windows = any(has_window(spec) for spec, _ in self._groups)
-        if windows and config.is_kv_consumer and vllm_config.cache_config.enable_prefix_caching:
-            logger.warning(
-                "kvferry: this model has sliding windows, and prefix caching is on: a prompt that shares a loaded "
-                "prefix and goes on for less than the prompt that was loaded may read tokens that were not. Start "
-                "decode servers with --no-enable-prefix-caching"
-            )
+        # vLLM keeps what was loaded in its prefix cache, by blocks: one that the window reaches into is whole there.
+        self._whole_blocks = vllm_config.cache_config.enable_prefix_caching and any(
+            has_window(spec) for spec, _ in self._groups
+        )
         self._next = Metadata()
         self._waiting: dict[str, _Waiting] = {}  # by request id
         self._refused: dict[str, str] = {}  # request id -> why, until it gets its turn
@@ -259,6 +257,7 @@ class Scheduler:
                 params["remote_bootstrap_addr"],
                 self._boundary(request) if groups else 0,
                 groups,
+                self._whole_blocks,
             )
         )
 

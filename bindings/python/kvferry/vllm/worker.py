@@ -239,7 +239,14 @@ class Worker:
             self._receiving[ask.transfer_id] = ask.request_id
 
     def _call_ask(self, ask: Ask, tables: dict[str, Table]) -> None:
-        self.node.ask(ask.transfer_id, ask.tokens, tables, engine_id=ask.engine_id, where=ask.bootstrap)
+        self.node.ask(
+            ask.transfer_id,
+            ask.tokens,
+            tables,
+            engine_id=ask.engine_id,
+            where=ask.bootstrap,
+            whole_blocks=ask.whole_blocks,
+        )
 
     def _failed(self, request_id: str, count: str = "receives_failed") -> None:
         """vLLM looks at failures of requests that still wait for their load: of one that it gave up, it frees the
