@@ -19,6 +19,9 @@ from server import Answer, Prompt
 FLIGHT = 16
 #: Tokens of DeepSeek-V4 that wander through windows and compressed states.
 LONG_ANSWER = 160
+#: DeepSeek-V4: where all caches have a block's end, and how far a loaded prompt may go on behind it so that it is found
+#: again: of the fastest compressor, whose window is 8 and blocks are of 4, only what the next token reads is loaded.
+COMMON_BLOCK, AHEAD = 256, 3
 #: Tokens until a state that was damaged is compressed into another, and that one is read.
 DAMAGE_SHOWS = 40
 
@@ -32,6 +35,8 @@ class Samples:
     boundary: list[Sample] = field(default_factory=list)
     short: list[Sample] = field(default_factory=list)
     window: list[Sample] = field(default_factory=list)
+    ahead: list[Sample] = field(default_factory=list)
+    shorter: list[Sample] = field(default_factory=list)
     reuse: list[Sample] = field(default_factory=list)
 
 
@@ -59,6 +64,10 @@ async def prepare(rig: Rig) -> Samples:
         edge = block * -(-max(model.shortest, recall.SHORTEST) // block)
         edges += [edge - 3, edge - 1, edge, edge + 1, edge + 2]
     more = 2 if rig.pair.drifts else 1  # of which about half are no close calls
+    # Where the decode server finds a prefix again; a loaded prompt goes on behind it for AHEAD tokens.
+    whole = math.lcm(int((await rig.decode.metrics())["effective_attention_block_size"]), COMMON_BLOCK)
+    ends = [whole * count + AHEAD for count in (1, 2, 3) * 4 * more]
+    ahead = [] if model.trained else draw(rig, "ahead", ends, DAMAGE_SHOWS)
     asked = Samples(
         cold=draw(rig, "cold", lengths(model.many * more, model.shortest, model.longest)),
         # The last ones end where blocks of both sides end, but for the element that is left to the decode side: what
@@ -76,6 +85,11 @@ async def prepare(rig: Rig) -> Samples:
             Sample(Prompt((recall.BOS, token)), recall.ANSWER_LENGTH) for token in range(recall.FILLER.start, 192, 3)
         ],
         window=[] if model.trained else draw(rig, "window", [126, 127, 128, 129, 130, 300] * more, LONG_ANSWER),
+        ahead=ahead,
+        shorter=[
+            Sample(Prompt(sample.prompt.ids[: len(sample.prompt) - AHEAD + behind]), sample.tokens)
+            for sample, behind in zip(ahead, (1, 2) * len(ahead), strict=False)
+        ],
         reuse=draw(rig, "reuse", lengths(FLIGHT * more, model.shortest, 400)),
     )
     kept = Samples(**{name: await rig.prepare(samples) for name, samples in vars(asked).items()})
@@ -176,6 +190,19 @@ async def window(rig: Rig, samples: Samples) -> str:
     """Prompts across 128 tokens, and long answers."""
     rig.tally.judge(await rig.ask(samples.window))
     return f"{LONG_ANSWER} tokens generated"
+
+
+async def shorter(rig: Rig, samples: Samples) -> str:
+    """Prompts that begin as ones that were loaded, and end sooner behind the last block that both fill: what the decode
+    server finds again has to be all there, also where the longer prompt had no use for it."""
+    await rig.empty()
+    rig.tally.judge(await rig.ask(samples.ahead))
+    before = (await rig.decode.metrics())["vllm:prefix_cache_hits_total"]
+    rig.tally.judge(await rig.ask(samples.shorter))
+    found = (await rig.decode.metrics())["vllm:prefix_cache_hits_total"] - before
+    if found < COMMON_BLOCK * len(samples.shorter) / 2:
+        raise Failed(f"the decode server found {found:.0f} tokens of {len(samples.shorter)} prompts in its prefix cache")
+    return f"{found:.0f} tokens found at decode"
 
 
 async def flight(rig: Rig, samples: Samples) -> str:
@@ -383,7 +410,7 @@ def checks_of(pair: Pair, bootstrap: bool, hooks: bool) -> dict[str, Check]:
         "two tokens": short,
     }
     if not pair.model.trained:
-        found["window"] = window
+        found |= {"window": window, "shorter": shorter}
     found["flight"] = flight
     found["other tokens"] = other_tokens
     if pair.model.embeddings:
