@@ -158,6 +158,7 @@ static void fill_ask(world *w, parts *p, wire_ask *ask)
     ask->tokens = base_min(take_number(in), INT64_MAX);
     ask->timeout_ms = base_min(take_number(in), WIRE_MAX_MILLISECONDS);
     ask->verify = how & 4;
+    ask->whole_blocks = how & 128;
     ask->tables = p->tables;
     ask->table_count = (how >> 3) % 3;
     for (size_t i = 0; i < ask->table_count; i++) {

@@ -41,11 +41,11 @@ class FakeNode:
     def offer(self, transfer_id, tokens, tables, ready):
         self.called.append(("offer", transfer_id))
 
-    def ask(self, transfer_id, tokens, tables, engine_id, where):
+    def ask(self, transfer_id, tokens, tables, engine_id, where, whole_blocks):
         if transfer_id in self.asked:
             raise Refused.of([Reason("transfer_known", "it is asked for")])
         self.asked.add(transfer_id)
-        self.called.append(("ask", transfer_id))
+        self.called.append(("ask of whole blocks" if whole_blocks else "ask", transfer_id))
 
     def abort(self, side, transfer_id):
         self.called.append(("abort", transfer_id))
@@ -81,14 +81,15 @@ def recorder(monkeypatch):
 def test_blocks_are_offered_and_asked_for_behind_the_devices_work(worker):
     """vllm#45357, #45096, #37285: a step in flight writes a block that was just loaded. vllm#50696: so does the
     zeroing of a new block."""
-    offer, ask = Offer("r1", "offered", 1, []), Ask("r2", "asked", "p", "http://127.0.0.1:1", 1, [(0, [1])])
+    offer = Offer("r1", "offered", 1, [])
+    ask = Ask("r2", "asked", "p", "http://127.0.0.1:1", 1, [(0, [1])], whole_blocks=True)
     worker.start(Metadata(expected=["expected"], offers=[offer], asks=[ask]))
     assert worker.node.called == [("expect", "expected")]
     worker.start(Metadata(aborted=["asked"]))
     assert worker.node.called == [("expect", "expected")], "what comes later does not overtake"
     worker._device.done = True
     worker.start(Metadata())
-    assert worker.node.called[1:] == [("offer", "offered"), ("ask", "asked"), ("abort", "asked")]
+    assert worker.node.called[1:] == [("offer", "offered"), ("ask of whole blocks", "asked"), ("abort", "asked")]
 
 
 def test_what_touches_no_block_waits_for_no_device(worker):
