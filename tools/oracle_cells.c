@@ -171,8 +171,7 @@ static void check_stream(checker *check, const view_stream *stream, const kvferr
         .cell_bytes = stream->stream->cell_bytes,
         .row_bytes = stream->stream->page_stride,
     };
-    token_range range =
-        checker_wanted_tokens(stream->group, table, transfer->request->target_tokens);
+    token_range range = checker_wanted_tokens(stream->group, table, transfer->request);
     for (size_t i = 0; i < table->block_count; i++) {
         if (!checker_block_is_wanted(stream, table, i, range))
             continue;

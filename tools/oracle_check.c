@@ -16,11 +16,15 @@
 #include "oracle_value.h"
 
 token_range checker_wanted_tokens(const kvferry_group *group, const kvferry_block_table *table,
-                                  uint64_t tokens)
+                                  const kvferry_request *request)
 {
-    token_range range = {table->first_token, tokens};
-    if (group->window && tokens > group->window && tokens - group->window > range.first)
-        range.first = tokens - group->window;
+    token_range range = {table->first_token, request->target_tokens};
+    if (!group->window || range.end <= range.first || range.end - range.first <= group->window)
+        return range;
+    uint64_t before = range.end - range.first - group->window; /* listed tokens that the window drops */
+    if (request->whole_blocks)
+        before -= before % group->block_tokens;
+    range.first += before;
     return range;
 }
 

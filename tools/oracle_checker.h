@@ -23,7 +23,7 @@ typedef struct checker {
 } checker;
 
 token_range checker_wanted_tokens(const kvferry_group *group, const kvferry_block_table *table,
-                                  uint64_t tokens);
+                                  const kvferry_request *request);
 
 /* Whether a table's block at an index is there and holds anything wanted. */
 bool checker_block_is_wanted(const view_stream *stream, const kvferry_block_table *table,

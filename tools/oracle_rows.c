@@ -175,7 +175,7 @@ static void name_blocks(checker *check, const kvferry_request *request)
             view_table(request->target, request->target_count, stream->group->name);
         if (!table || !check->matches[i])
             continue;
-        token_range range = checker_wanted_tokens(stream->group, table, request->target_tokens);
+        token_range range = checker_wanted_tokens(stream->group, table, request);
         for (size_t b = 0; b < table->block_count; b++)
             if (checker_block_is_wanted(stream, table, b, range) &&
                 table->blocks[b] < kvferry_layout_group_blocks(view->layout, stream->stream->group))
@@ -193,7 +193,7 @@ void checker_restore_rows(checker *check, const oracle_transfer *transfer)
         owner.table = view_table(request->target, request->target_count, stream->group->name);
         if (!owner.table || !check->matches[i])
             continue;
-        owner.range = checker_wanted_tokens(stream->group, owner.table, request->target_tokens);
+        owner.range = checker_wanted_tokens(stream->group, owner.table, request);
         for (owner.index = 0; owner.index < owner.table->block_count; owner.index++)
             if (checker_block_is_wanted(stream, owner.table, owner.index, owner.range))
                 restore_rows(check, i, &owner);

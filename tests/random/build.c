@@ -407,5 +407,6 @@ void build_request(const random_spec *spec, int index, const kvferry_layout *tar
         .source_count = counts[SOURCE],
         .target = built->tables[TARGET],
         .target_count = counts[TARGET],
+        .whole_blocks = request->whole_blocks,
     };
 }

@@ -297,6 +297,9 @@ static bool name_block(const byte_judge *classifier, const kvferry_request *requ
                                .end = request->target_tokens};
         if (group->window && named->end > named->first + group->window)
             named->first = named->end - group->window;
+        uint64_t block_end = named->token + group->block_tokens;
+        if (request->whole_blocks && named->first > named->token && named->first < block_end)
+            named->first = named->token; /* a block is kept whole or not at all */
         bool wanted = !named->paged || (named->token < named->end && named->first < named->end &&
                                         named->token + group->block_tokens > named->first);
         return wanted && (int64_t)named->block != group->null_block;

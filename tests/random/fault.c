@@ -17,6 +17,7 @@ static const struct {
     [FAULT_SOURCE_NULL] = {"a wanted source block is null", "source_null"},
     [FAULT_SOURCE_SHORT] = {"a wanted source block is not listed", "source_null"},
     [FAULT_SOURCE_TOKENS] = {"the source covers too few tokens", "source_null"},
+    [FAULT_SOURCE_WHOLE] = {"a source block is gone that only whole blocks want", "source_null"},
     [FAULT_BLOCK_RANGE] = {"a block id out of range", "block_range"},
     [FAULT_BLOCK_TWICE] = {"a target block named twice", "target_block_twice"},
     [FAULT_BLOCK_SHARED] = {"a target block in two groups that share", "target_block_twice"},
@@ -154,6 +155,39 @@ static bool break_blocks(random_spec *spec, request_spec *request, random_dice *
     }
 }
 
+/* A source block that is wanted only because of whole_blocks becomes null, or the table begins behind
+ * it. */
+static bool lose_whole_block(random_spec *spec, request_spec *request, random_dice *dice)
+{
+    const side_group *side = &spec->sides[SOURCE].groups[spec->fault.group];
+    table_spec *table = &request->tables[SOURCE][spec->fault.group];
+    request_spec plain = *request;
+    uint64_t needed, always;
+    plain.whole_blocks = false;
+    spec_needed_tokens(spec, request, spec->fault.group, &needed);
+    spec_needed_tokens(spec, &plain, spec->fault.group, &always);
+    bool front = side->null_block < 0 || dice_one_in(dice, 2);
+    uint32_t from = table->count ? dice_below(dice, table->count) : 0;
+    for (uint32_t n = 0; n < table->count; n++) {
+        uint32_t i = (from + n) % table->count;
+        request_spec lost = *request;
+        table_spec *shorter = &lost.tables[SOURCE][spec->fault.group];
+        if (front) {
+            shorter->first_token = (uint16_t)(table->first_token + (i + 1) * side->block_tokens);
+            shorter->count = (uint8_t)(table->count - i - 1);
+            memmove(shorter->ids, table->ids + i + 1, shorter->count * sizeof *shorter->ids);
+        } else {
+            shorter->ids[i] = NULL_ID;
+        }
+        uint64_t live = spec_live_tokens(spec, &lost, SOURCE, spec->fault.group);
+        if (!(needed & ~live) || (always & ~live))
+            continue;
+        *request = lost;
+        return true;
+    }
+    return false;
+}
+
 /* A block of another group of the pool that lies over this one. */
 static bool share_block(random_spec *spec, request_spec *request, random_dice *dice, int stream)
 {
@@ -211,7 +245,8 @@ static bool break_request(random_spec *spec, random_dice *dice)
     bool states = fault->kind == FAULT_STATE_POSITION || fault->kind == FAULT_STATE_BLOCKS;
     int side = (int)dice_below(dice, 2);
     if (fault->kind == FAULT_SOURCE_NULL || fault->kind == FAULT_SOURCE_SHORT ||
-        fault->kind == FAULT_SOURCE_TOKENS || fault->kind == FAULT_GROUP_MISSING)
+        fault->kind == FAULT_SOURCE_TOKENS || fault->kind == FAULT_SOURCE_WHOLE ||
+        fault->kind == FAULT_GROUP_MISSING)
         side = SOURCE;
     if (fault->kind == FAULT_BLOCK_TWICE || fault->kind == FAULT_BLOCK_SHARED ||
         fault->kind == FAULT_STATE_POSITION)
@@ -241,15 +276,16 @@ static bool break_request(random_spec *spec, random_dice *dice)
         return spec->sides[side].groups[fault->group].block_tokens > 1;
     case FAULT_STATE_POSITION:
     case FAULT_STATE_BLOCKS: return break_states(spec, request, dice, side);
+    case FAULT_SOURCE_WHOLE: return lose_whole_block(spec, request, dice);
     case FAULT_BLOCK_SHARED: return share_block(spec, request, dice, stream);
     default: return break_blocks(spec, request, dice, stream, side);
     }
 }
 
-bool spec_break(random_spec *spec, random_dice *dice)
+bool spec_break(random_spec *spec, random_dice *dice, fault_kind kind)
 {
     random_spec broken = *spec;
-    broken.fault = (fault_spec){.kind = (fault_kind)dice_range(dice, 1, FAULT_KINDS - 1)};
+    broken.fault = (fault_spec){.kind = kind};
     broken.fault.second = dice_one_in(dice, 3);
     bool fits =
         broken.stream_count > 0 && (broken.fault.kind <= FAULT_HOLE ? break_documents(&broken, dice)

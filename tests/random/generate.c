@@ -244,7 +244,12 @@ void spec_generate(random_spec *spec, uint64_t seed)
     uint8_t used[2][MAX_GROUPS][MAX_IDS] = {{{0}}};
     for (int i = 0; i < spec->request_count; i++)
         spec_generate_request(spec, &dice, i, used);
+    bool broken = false;
     if (dice_one_in(&dice, 5))
-        for (int tries = 0; tries < 6 && !spec_break(spec, &dice); tries++)
-            continue;
+        for (int tries = 0; tries < 6 && !broken; tries++)
+            broken = spec_break(spec, &dice, (fault_kind)dice_range(&dice, 1, FAULT_KINDS - 1));
+    /* Few specs fit this fault, so those that do have it more often. */
+    if (spec->requests[0].whole_blocks && dice_one_in(&dice, 3))
+        for (int tries = 0; tries < 6 && !broken; tries++)
+            broken = spec_break(spec, &dice, FAULT_SOURCE_WHOLE);
 }

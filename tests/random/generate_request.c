@@ -12,19 +12,27 @@ static uint64_t token_bits(uint32_t from, uint32_t end)
     return from >= end ? 0 : ((UINT64_C(1) << (end - from)) - 1) << from;
 }
 
+uint64_t spec_live_tokens(const random_spec *spec, const request_spec *request, int side, int group)
+{
+    const table_spec *table = &request->tables[side][group];
+    uint32_t block = spec->sides[side].groups[group].block_tokens;
+    uint64_t live = 0;
+    for (uint32_t i = 0; table->listed && i < table->count; i++) {
+        uint32_t at = table->first_token + i * block;
+        if (table->ids[i] != NULL_ID)
+            live |= token_bits(at, at + block);
+    }
+    return live;
+}
+
 uint64_t spec_wanted_tokens(const random_spec *spec, const request_spec *request, int group)
 {
     const side_group *side = &spec->sides[TARGET].groups[group];
-    const table_spec *table = &request->tables[TARGET][group];
     uint32_t window = spec->window[side->window_class], tokens = request->target_tokens;
     uint32_t first = window && tokens > window ? tokens - window : 0;
-    uint64_t wanted = 0;
-    for (uint32_t i = 0; table->listed && i < table->count; i++) {
-        uint32_t at = table->first_token + i * side->block_tokens;
-        if (table->ids[i] != NULL_ID)
-            wanted |= token_bits(at, at + side->block_tokens);
-    }
-    return wanted & token_bits(first, tokens);
+    if (request->whole_blocks)
+        first = first / side->block_tokens * side->block_tokens;
+    return spec_live_tokens(spec, request, TARGET, group) & token_bits(first, tokens);
 }
 
 /* --- ids ------------------------------------------------------------------------------------ */
@@ -113,9 +121,8 @@ static bool target_table(random_spec *spec, request_spec *request, random_dice *
     return true;
 }
 
-/* What the target wants from a source group: its tokens, and whether it must be listed at all. */
-static bool source_needs(const random_spec *spec, const request_spec *request, int group,
-                         uint64_t *tokens)
+bool spec_needed_tokens(const random_spec *spec, const request_spec *request, int group,
+                        uint64_t *tokens)
 {
     bool listed = false;
     *tokens = 0;
@@ -137,7 +144,7 @@ static bool source_table(random_spec *spec, request_spec *request, random_dice *
     const side_group *side = &spec->sides[SOURCE].groups[group];
     table_spec *table = &request->tables[SOURCE][group];
     uint64_t needs;
-    if (!source_needs(spec, request, group, &needs) && dice_one_in(dice, 2))
+    if (!spec_needed_tokens(spec, request, group, &needs) && dice_one_in(dice, 2))
         return true;
     id_giver giver = giver_make(spec, dice, SOURCE, group, used);
     table->listed = true;
@@ -201,6 +208,8 @@ void spec_generate_request(random_spec *spec, random_dice *dice, int index, used
 {
     request_spec *request = &spec->requests[index];
     generate_tokens(spec, request, dice);
+    random_dice own = {spec->seed * MAX_REQUESTS + (uint64_t)index};
+    request->whole_blocks = dice_one_in(&own, 2); /* moves no other throw */
     bool fine = true;
     for (int g = 0; fine && g < spec->group_count[TARGET]; g++)
         if (!dice_one_in(dice, 10))

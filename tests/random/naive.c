@@ -168,6 +168,18 @@ static void plan_cell(naive_state *state, const kvferry_stream *stream,
     }
 }
 
+/* Whether a token of a table's block is wanted. Where a window drops whole blocks only, a block's last
+ * token decides. */
+static bool is_wanted(const kvferry_request *request, const kvferry_group *group,
+                      const kvferry_block_table *table, size_t index, uint64_t token)
+{
+    uint64_t kept = token;
+    if (request->whole_blocks)
+        kept = table->first_token + (index + 1) * group->block_tokens - 1;
+    return token >= table->first_token && token < request->target_tokens &&
+           (!group->window || kept + group->window >= request->target_tokens);
+}
+
 /* All cells of one block, with the request's wanted tokens. */
 static void plan_block(naive_state *state, const kvferry_stream *stream,
                        const kvferry_stream *const *matches, const kvferry_block_table *table,
@@ -190,9 +202,7 @@ static void plan_block(naive_state *state, const kvferry_stream *stream,
                     token += p * stream->page_tokens + at[i] * stream->tokens_per_state;
             }
             for (uint64_t t = token; paged && t < token + stream->tokens_per_state; t++)
-                wanted = wanted ||
-                         (t >= table->first_token && t < state->request->target_tokens &&
-                          (!group->window || t + group->window >= state->request->target_tokens));
+                wanted = wanted || is_wanted(state->request, group, table, index, t);
             if (wanted)
                 plan_cell(state, stream, matches, coordinates, token, offset);
             more = false;

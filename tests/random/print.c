@@ -55,8 +55,8 @@ void spec_print(const random_spec *spec, const random_finding *finding, FILE *ou
             continue;
         fprintf(out,
                 "request: {\"transfer_id\": \"r%d\", \"tokens\": %u, \"source_tokens\": %u, "
-                "\"source\": {",
-                r, request->target_tokens, request->source_tokens);
+                "\"whole_blocks\": %s, \"source\": {",
+                r, request->target_tokens, request->source_tokens, request->whole_blocks ? "true" : "false");
         print_tables(spec, request, SOURCE, out);
         fprintf(out, "}, \"target\": {");
         print_tables(spec, request, TARGET, out);

@@ -126,7 +126,7 @@ typedef struct table_spec {
 } table_spec;
 
 typedef struct request_spec {
-    bool dropped;
+    bool dropped, whole_blocks;
     uint16_t source_tokens, target_tokens;
     table_spec tables[2][MAX_GROUPS];
 } request_spec;
@@ -145,6 +145,7 @@ typedef enum fault_kind {
     FAULT_SOURCE_NULL,
     FAULT_SOURCE_SHORT,
     FAULT_SOURCE_TOKENS,
+    FAULT_SOURCE_WHOLE,
     FAULT_BLOCK_RANGE,
     FAULT_BLOCK_TWICE,
     FAULT_BLOCK_SHARED,
@@ -190,9 +191,15 @@ bool spec_is_moved(const random_spec *spec, int stream);
 
 /* The tokens that a target group wants of a request, one bit each. */
 uint64_t spec_wanted_tokens(const random_spec *spec, const request_spec *request, int group);
+/* What all target groups want of a source group's tokens; false: none is filled from it. */
+bool spec_needed_tokens(const random_spec *spec, const request_spec *request, int group,
+                        uint64_t *tokens);
+/* The tokens of live blocks in a paged group's table. */
+uint64_t spec_live_tokens(const random_spec *spec, const request_spec *request, int side, int group);
 
-/* fault.c: makes something wrong in a right spec; false: this kind does not fit this spec. */
-bool spec_break(random_spec *spec, random_dice *dice);
+/* fault.c: makes something wrong in a right spec; false: this kind does not fit this spec. The dice
+ * decide where, and whether a second thing is wrong too. */
+bool spec_break(random_spec *spec, random_dice *dice, fault_kind kind);
 const char *spec_fault_code(const random_spec *spec); /* the reason that must be reported */
 const char *spec_fault_name(fault_kind kind);
 
@@ -260,6 +267,7 @@ typedef struct random_totals {
     uint64_t runs, refusals, requests, workers, copies, naive_copies, wanted_bytes, moved_bytes,
         allowed_bytes, checked_bytes;
     uint64_t continued; /* copies that go on where the one before them ended, on both sides */
+    uint64_t whole; /* requests, of all workers, that want more because of whole_blocks */
     uint64_t faults[FAULT_KINDS];
 } random_totals;
 

@@ -290,10 +290,25 @@ static void run_target(run_state *run, size_t index)
 
 /* --- the whole ------------------------------------------------------------------------------ */
 
+/* Whether a request wants anything only because of whole_blocks. */
+static bool wants_more(const random_spec *spec, const request_spec *request)
+{
+    request_spec plain = *request;
+    plain.whole_blocks = false;
+    for (int g = 0; g < spec->group_count[TARGET]; g++)
+        if (spec->sides[TARGET].groups[g].kind == KVFERRY_GROUP_PAGED &&
+            spec_wanted_tokens(spec, request, g) != spec_wanted_tokens(spec, &plain, g))
+            return true;
+    return false;
+}
+
 static void make_sources(run_state *run)
 {
     for (int r = 0; r < run->spec->request_count; r++)
         build_request(run->spec, r, NULL, &run->whole[r]);
+    for (int r = 0; r < run->spec->request_count; r++)
+        run->totals->whole +=
+            !run->spec->requests[r].dropped && wants_more(run->spec, &run->spec->requests[r]);
     for (size_t s = 0; s < run->sides[SOURCE].count; s++) {
         const kvferry_layout *layout = run->sides[SOURCE].layouts[s];
         if (!memory_make(&run->sources[s], layout, run->spec->seed * 31 + s))

@@ -162,6 +162,10 @@ static bool concerns_piece(const refusal *run, const kvferry_layout *source,
     case FAULT_SOURCE_TOKENS:
         return listed && here && spec_wanted_tokens(run->spec, spec, index) >> spec->source_tokens;
     case FAULT_STATE_POSITION: return listed && to->kind != KVFERRY_GROUP_PAGED;
+    case FAULT_SOURCE_WHOLE:
+        return listed && here &&
+               (spec_wanted_tokens(run->spec, spec, index) &
+                ~spec_live_tokens(run->spec, spec, SOURCE, fault->group));
     case FAULT_SOURCE_NULL:
     case FAULT_SOURCE_SHORT:
     case FAULT_BLOCK_RANGE:
@@ -251,6 +255,26 @@ static void check_hostile(refusal *run, const kvferry_plan *plan, size_t source,
     free(copies);
 }
 
+/* The same request, if it does not want whole blocks, is fine. */
+static void check_without_whole(refusal *run, const kvferry_plan *plan, size_t source,
+                                const kvferry_request *request)
+{
+    kvferry_request plain = *request;
+    plain.whole_blocks = false;
+    size_t bound = kvferry_plan_expand_bound(plan, source, &plain), count = 0;
+    kvferry_copy *copies = calloc(bound + 1, sizeof *copies);
+    if (!copies)
+        abort();
+    kvferry_report_clear(run->report);
+    kvferry_status status = kvferry_plan_expand(plan, source, &plain, copies, bound, &count, run->report);
+    const kvferry_reason *reason = kvferry_report_get(run->report, 0);
+    free(copies);
+    if (status != KVFERRY_OK)
+        finding_set(run->finding, "request_refused", "%s, source %zu, without whole_blocks: %s: %s",
+                    spec_fault_name(run->spec->fault.kind), source, kvferry_status_name(status),
+                    reason ? reason->message : "no reason");
+}
+
 static void check_expand(refusal *run, const kvferry_plan *plan, size_t source,
                          const kvferry_layout *target, const kvferry_request *request)
 {
@@ -280,6 +304,8 @@ static void check_expand(refusal *run, const kvferry_plan *plan, size_t source,
                      concerned || !run->spec->fault.second, who);
     else if (status != KVFERRY_OK)
         finding_set(run->finding, "status", "%s: status %s", who, kvferry_status_name(status));
+    if (run->spec->fault.kind == FAULT_SOURCE_WHOLE && !run->spec->fault.second)
+        check_without_whole(run, plan, source, request);
 }
 
 static void check_target(refusal *run, const kvferry_layout *target)

@@ -41,6 +41,14 @@ static bool fewer_tokens(random_spec *spec, int side, int index)
     return true;
 }
 
+static bool partial_blocks(random_spec *spec, int side, int index)
+{
+    if (side || index >= spec->request_count || !spec->requests[index].whole_blocks)
+        return false;
+    spec->requests[index].whole_blocks = false;
+    return true;
+}
+
 static bool shorter_table(random_spec *spec, int side, int index)
 {
     table_spec *table =
@@ -194,7 +202,8 @@ void spec_shrink(random_spec *spec, bool naive, random_finding *finding)
     static shrink_step *const steps[] = {
         drop_request, one_stage,    one_rank,    drop_stream,  unlist_group, fewer_ranks,
         whole_boxes,  shorter_axis, plain_order, plain_ratio,  plain_stream, plain_area,
-        plain_name,   plain_rest,   small_cell,  fewer_tokens, shorter_table};
+        plain_name,   plain_rest,   small_cell,  fewer_tokens, partial_blocks,
+        shorter_table};
     random_totals ignored = {0};
     for (bool progress = true; progress;) {
         progress = false;
