@@ -29,23 +29,65 @@ static void give_back(sim_worker *worker, uint32_t owner)
                 worker->owners[pool][block] = 0;
 }
 
-/* The blocks of tokens [from, end) of a paged group, those that its window drops left out where there is a
- * null block. */
-static bool take_paged(const sim_world *world, sim_worker *worker, sim_pool kind, sim_table *table,
-                       uint64_t from, uint64_t end, uint32_t owner)
+enum { SPARE = 4 }; /* a source may have more tokens than are asked for, and its window is theirs */
+
+/* Tokens before its window that a source has blocks of. */
+static uint64_t kept_tokens(const sim_world *world, const sim_request *request)
 {
+    if (!request->whole_blocks)
+        return SPARE;
+    if (request->keeps)
+        return SPARE + world->setup->engines[request->target].block_tokens[SIM_WINDOW];
+    return request->source_tokens - request->tokens;
+}
+
+static bool is_dropped(uint64_t block_end, uint64_t window, uint64_t kept, uint64_t end)
+{
+    return block_end + window + kept <= end;
+}
+
+/* The blocks of tokens [from, end) of a paged group, those that its window drops left out where there is a
+ * null block, or where the table is to begin with the window. */
+static bool take_paged(const sim_world *world, sim_worker *worker, sim_pool kind, sim_tables *tables,
+                       uint64_t from, uint32_t owner)
+{
+    sim_table *table = &tables->of[kind];
+    uint64_t end = tables->tokens;
     const sim_engine *engine = &world->setup->engines[worker->engine];
     uint64_t block_tokens = engine->block_tokens[kind], window = world->setup->shape.window;
     table->first_token = from / block_tokens * block_tokens;
     for (uint64_t at = table->first_token; at < end && table->count < SIM_TABLE; at += block_tokens) {
-        bool dropped = kind == SIM_WINDOW && at + block_tokens + window + 4 <= end;
+        bool dropped = kind == SIM_WINDOW && is_dropped(at + block_tokens, window, tables->kept, end);
         uint32_t block = 0;
+        if (dropped && !engine->null_block && tables->cut) {
+            table->first_token += block_tokens;
+            continue;
+        }
         if (!(dropped && engine->null_block) &&
             !take_block(worker, engine, sim_pool_of(engine, kind), owner, &block))
             return false;
         table->blocks[table->count++] = block;
     }
     return true;
+}
+
+uint64_t sim_before_window(const sim_world *world, const sim_request *request, uint64_t *lost)
+{
+    const sim_engine *source = &world->setup->engines[request->source];
+    uint64_t window = world->setup->shape.window, tokens = request->tokens, before = 0;
+    uint64_t from = source->block_tokens[SIM_WINDOW];
+    uint64_t block = world->setup->engines[request->target].block_tokens[SIM_WINDOW];
+    *lost = 0;
+    if (!request->whole_blocks || request->full_hit || world->setup->shape.layers[SIM_WINDOW] == 0)
+        return 0;
+    for (uint64_t token = request->hit / block * block; token + window < tokens; token++) {
+        if (token / block * block + block + window <= tokens)
+            continue;
+        before++;
+        *lost += (source->null_block || !request->keeps) && is_dropped(token / from * from + from, window, kept_tokens(world, request),
+                                                  request->source_tokens);
+    }
+    return before;
 }
 
 /* Whether the worker itself has streams of a kind. */
@@ -70,7 +112,7 @@ static bool take_tables(const sim_world *world, sim_worker *worker, sim_tables *
         table->listed = true;
         bool fine = true;
         if (engine->block_tokens[kind] > 0)
-            fine = take_paged(world, worker, kind, table, from, tables->tokens, owner);
+            fine = take_paged(world, worker, kind, tables, from, owner);
         else
             fine = take_block(worker, engine, sim_pool_of(engine, kind), owner, &table->blocks[table->count++]);
         if (!fine) {
@@ -207,7 +249,8 @@ static kvferry_status call_ask(sim_world *world, sim_worker *worker, const sim_t
                        .where = where, .tokens = transfer->tables.tokens, .tables = given.tables,
                        .table_count = given.count,
                        .timeout_ms = request->timeout || scale > 1 ? scale * timeout : 0,
-                       .context = (void *)(uintptr_t)(world->transfer_count + 1)};
+                       .context = (void *)(uintptr_t)(world->transfer_count + 1),
+                       .whole_blocks = request->whole_blocks};
     return core_ask(worker->core, &ask, sim_clock(world, worker), report);
 }
 
@@ -256,6 +299,8 @@ static void act_offer(sim_world *world, sim_worker *worker, const sim_act *act)
     sim_transfer *transfer = new_transfer(world, worker, act->request, KVFERRY_SIDE_PREFILL);
     uint32_t owner = (uint32_t)world->transfer_count + 1;
     transfer->tables.tokens = request->source_tokens;
+    transfer->tables.kept = kept_tokens(world, request);
+    transfer->tables.cut = request->whole_blocks && !request->keeps;
     if (!take_tables(world, worker, &transfer->tables, 0, owner)) {
         wait_for_blocks(world, act);
         return;
@@ -295,6 +340,8 @@ static void act_ask(sim_world *world, sim_worker *worker, const sim_act *act)
     sim_transfer *transfer = new_transfer(world, worker, act->request, KVFERRY_SIDE_DECODE);
     uint32_t owner = (uint32_t)world->transfer_count + 1;
     transfer->tables.tokens = request->tokens;
+    transfer->tables.kept = SPARE;
+    transfer->tables.whole_blocks = request->whole_blocks;
     if (!request->full_hit && !take_tables(world, worker, &transfer->tables, request->hit, owner)) {
         if (wait_for_blocks(world, act))
             return;

@@ -11,6 +11,7 @@ typedef struct visiting {
     const sim_tables *tables;
     sim_cell_visit visit;
     void *context;
+    uint64_t block_end; /* the token behind the block's last */
     sim_cell cell;
 } visiting;
 
@@ -32,7 +33,8 @@ static bool visit_axes(visiting *state, uint32_t axis, uint64_t first, uint64_t 
             uint64_t all = state->tables->tokens;
             uint64_t window = strcmp(stream->name, "latent") == 0 ? state->setup->shape.window : 0;
             state->cell.token = first + i;
-            state->cell.wanted = first + i < all && (window == 0 || first + i + window >= all);
+            uint64_t kept = state->tables->whole_blocks ? state->block_end - 1 : first + i;
+            state->cell.wanted = first + i < all && (window == 0 || kept + window >= all);
         }
         if (!visit_axes(state, axis + 1, first, offset + i * along->stride))
             return false;
@@ -50,6 +52,7 @@ static bool visit_stream(visiting *state, sim_pool kind)
         uint64_t block = table->blocks[i];
         if (state->engine->null_block && block == 0)
             continue;
+        state->block_end = table->first_token + (i + 1) * block_tokens;
         for (uint64_t page = 0; page < ratio; page++) {
             uint64_t first = table->first_token + i * block_tokens + page * stream->page_tokens;
             uint64_t offset = stream->offset + (block * ratio + page) * stream->page_stride;

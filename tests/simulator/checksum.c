@@ -12,7 +12,7 @@ typedef struct summing {
     uint32_t stream;          /* in the worker's own document */
     const sim_table *target;  /* what is wanted */
     uint64_t target_tokens, block_tokens;
-    bool null_block;
+    bool null_block, whole_blocks;
     uint64_t sum;
 } summing;
 
@@ -23,10 +23,12 @@ static bool is_wanted(const summing *sum, uint64_t token)
                           : 0;
     if (sum->block_tokens == 0)
         return true;
-    if (token >= sum->target_tokens || (window && token + window < sum->target_tokens) ||
-        token < sum->target->first_token)
+    if (token >= sum->target_tokens || token < sum->target->first_token)
         return false;
     uint64_t block = (token - sum->target->first_token) / sum->block_tokens;
+    uint64_t last = sum->target->first_token + (block + 1) * sum->block_tokens - 1;
+    if (window && (sum->whole_blocks ? last : token) + window < sum->target_tokens)
+        return false;
     return block < sum->target->count && !(sum->null_block && sum->target->blocks[block] == 0);
 }
 
@@ -91,6 +93,7 @@ static kvferry_status add(void *context, void *value, const kvferry_plan *plan, 
     sum.target_tokens = request->target_tokens;
     sum.block_tokens = target->block_tokens[kind];
     sum.null_block = target->null_block;
+    sum.whole_blocks = request->whole_blocks;
     if (sum.target->listed)
         sim_visit(world->setup, worker->engine, worker->cache.layout, &own, add_cell, &sum);
     *(uint64_t *)value += sum.sum;

@@ -111,12 +111,15 @@ static bool reached_all(const sim_totals *totals)
     printf("%" PRIu64 " schedules, %" PRIu64 " happenings, %" PRIu64 " messages (%" PRIu64 " lost), %" PRIu64
            " writes (%" PRIu64 " canceled), %" PRIu64 " copies, %" PRIu64 " of them after the ask's end,\n%" PRIu64
            " asks ended under a write, %" PRIu64 " processes killed, %" PRIu64 " started again, %" PRIu64
-           " bytes checked, %" PRIu64 " calls refused, %" PRIu64 " words of the operator\n",
+           " bytes checked, %" PRIu64 " calls refused, %" PRIu64 " words of the operator,\n%" PRIu64
+           " asks done with what whole blocks want before a window, %" PRIu64 " refused for it\n",
            totals->schedules, totals->events, totals->messages, totals->lost_messages, totals->writes,
            totals->canceled_writes, totals->copies, totals->late_landings, totals->quarantines, totals->kills,
-           totals->restarts, totals->checked_bytes, totals->refused, totals->words);
+           totals->restarts, totals->checked_bytes, totals->refused, totals->words,
+           totals->whole, totals->whole_refused);
     return all && totals->late_landings > 0 && totals->quarantines > 0 && totals->restarts > 0 &&
-           totals->checked_bytes > 0 && totals->refused > 0 && totals->words > 0;
+           totals->checked_bytes > 0 && totals->refused > 0 && totals->words > 0 &&
+           totals->whole > 0 && totals->whole_refused > 0;
 }
 
 int main(int count, char **values)

@@ -135,6 +135,24 @@ static void forget(sim_world *world, sim_worker *worker, const sim_transfer *tra
             worker->live[i--] = worker->live[--worker->live_count];
 }
 
+/* Whole blocks are refused where the source has dropped a part of what they want, and nowhere else. */
+static void check_whole(sim_world *world, const sim_worker *worker, const sim_transfer *transfer,
+                        const kvferry_event *event)
+{
+    uint64_t lost, before = sim_before_window(world, &world->requests[transfer->request], &lost);
+    bool refused = strcmp(event->code, "source_null") == 0, here = transfer->tables.of[SIM_WINDOW].listed;
+    if (refused && lost == 0)
+        sim_fail(world, "source_null", "worker %" PRIu32 ": the %s %s wants %" PRIu64 " tokens before its window, and "
+                 "the source has them", worker->slot, side_name(transfer->side), event->transfer_id, before);
+    if (transfer->side != KVFERRY_SIDE_DECODE)
+        return;
+    if (event->outcome == KVFERRY_OUTCOME_DONE && here && lost > 0)
+        sim_fail(world, "not_refused", "worker %" PRIu32 ": %s is done, and the source has none of %" PRIu64 " tokens of "
+                 "a wanted block", worker->slot, event->transfer_id, lost);
+    world->totals->whole += event->outcome == KVFERRY_OUTCOME_DONE && here && before > 0;
+    world->totals->whole_refused += refused;
+}
+
 static void on_ended(sim_world *world, sim_worker *worker, sim_transfer *transfer,
                      const kvferry_event *event)
 {
@@ -161,6 +179,7 @@ static void on_ended(sim_world *world, sim_worker *worker, sim_transfer *transfe
         sim_fail(world, "not_done", "worker %" PRIu32 ": the %s %s is %s, %s, and nothing was wrong",
                  worker->slot, side_name(transfer->side), event->transfer_id,
                  kvferry_outcome_name(event->outcome), event->code);
+    check_whole(world, worker, transfer, event);
     if (done && transfer->side == KVFERRY_SIDE_DECODE)
         check_bytes(world, worker, transfer);
     if (!done && transfer->side == KVFERRY_SIDE_DECODE)

@@ -95,8 +95,11 @@ static void begin_request(sim_world *world, const sim_step *step, uint32_t numbe
     request->hit = sim_one_in(&dice, 3) ? sim_below(&dice, request->tokens) : 0;
     if (!world->setup->calm && sim_one_in(&dice, 4))
         request->timeout = sim_between(&dice, 20, 1000);
-    sim_trace(world, "%s: %" PRIu64 " tokens, e%u to e%u%s", request->id, request->tokens, step->a, step->b,
-              request->full_hit ? ", a full hit" : "");
+    sim_dice own = {sim_mix(request->seed ^ UINT64_C(0x77686f6c65))}; /* moves no other throw */
+    request->whole_blocks = sim_one_in(&own, 2);
+    request->keeps = world->setup->calm || sim_one_in(&own, 2);
+    sim_trace(world, "%s: %" PRIu64 " tokens, e%u to e%u%s%s", request->id, request->tokens, step->a, step->b,
+              request->full_hit ? ", a full hit" : "", request->whole_blocks ? ", whole blocks" : "");
     offer(world, request, index, &dice);
     ask(world, request, index, &dice);
 }

@@ -35,6 +35,9 @@ typedef struct sim_table {
 typedef struct sim_tables {
     sim_table of[SIM_POOLS]; /* by kind of group */
     uint64_t tokens;
+    uint64_t kept;     /* tokens before a window that have blocks, too, at least */
+    bool whole_blocks; /* of an ask */
+    bool cut;          /* the table of a window has no null blocks, but begins later */
 } sim_tables;
 
 enum { SIM_AXES = 4 }; /* of a stream, at most */
@@ -76,6 +79,7 @@ typedef struct sim_request {
     char id[24];
     uint64_t seed, tokens, source_tokens, hit, timeout; /* timeout: milliseconds, 0: the default */
     bool full_hit;
+    bool whole_blocks, keeps; /* the source keeps what they want before its window */
 } sim_request;
 
 /* --- workers ----------------------------------------------------------------------------------------- */
@@ -291,6 +295,9 @@ void sim_act_at(sim_world *world, uint64_t at, sim_act act);
 
 /* calls.c: offers, asks and what belongs to them */
 void sim_on_act(sim_world *world, uint32_t act);
+/* Tokens of a request before the target's window: those that whole blocks want too, and how many of them have no
+ * block on the source. */
+uint64_t sim_before_window(const sim_world *world, const sim_request *request, uint64_t *lost);
 void sim_repeat(sim_world *world, sim_worker *worker, uint32_t request);
 void sim_steal(sim_world *world, sim_worker *worker, uint32_t request);
 void sim_abort_one(sim_world *world, sim_worker *worker, uint32_t request, kvferry_side side);
