@@ -13,7 +13,7 @@ typedef struct arguments {
     const char *model, *prefill, *decode;
     tool_list sources, targets;
     uint64_t tokens;
-    bool verbose;
+    bool whole_blocks, verbose;
     tool_model_values common, prefill_values, decode_values;
 } arguments;
 
@@ -62,7 +62,7 @@ static int check_modes(const arguments *given)
 
 static int parse(int argc, char **argv, arguments *given)
 {
-    tool_option options[7 + 3 * TOOL_MODEL_OPTION_LIMIT] = {
+    tool_option options[8 + 3 * TOOL_MODEL_OPTION_LIMIT] = {
         {"model", 'm', TOOL_STRING, &given->model, "FILE|NAME",
          "a config.json, a folder that has one, '-' for stdin, or the name of\n"
          "a known model", 0, 0},
@@ -75,9 +75,12 @@ static int parse(int argc, char **argv, arguments *given)
          "layout document of a target worker; once for each", 0, 0},
         {"tokens", 'n', TOOL_NUMBER, &given->tokens, "N",
          "tokens of the request that is counted; default 4096, or what fits", 1, TOKENS_MOST},
+        {"whole-blocks", 0, TOOL_FLAG, &given->whole_blocks, NULL,
+         "it wants the first block of a window whole, as an engine with prefix\n"
+         "caching has to", 0, 0},
         {"verbose", 'v', TOOL_FLAG, &given->verbose, NULL, "one row for each layer", 0, 0},
     };
-    size_t count = 7;
+    size_t count = 8;
     count += tool_model_option_rows("", "what the request needs", &given->common, options + count);
     count += tool_model_option_rows("prefill-", "", &given->prefill_values, options + count);
     count += tool_model_option_rows("decode-", "", &given->decode_values, options + count);
@@ -235,6 +238,7 @@ int tool_explain(int argc, char **argv)
     if (status == TOOL_GO_ON) {
         all.tokens = given.tokens ? given.tokens : TOKENS_DEFAULT;
         all.tokens_given = given.tokens != 0;
+        all.whole_blocks = given.whole_blocks;
         all.verbose = given.verbose;
         status = run(&all, &given);
     }

@@ -91,6 +91,7 @@ typedef struct explain {
     tool_list unsent; /* layers with streams of the target that get nothing */
     tool_list unused; /* layers of the sources that no target takes */
     uint64_t tokens;
+    bool whole_blocks; /* the request wants the first block of a window whole */
     bool tokens_given; /* else fewer where the pools of documents are small */
     explain_count *counts[EXPLAIN_ORDERS]; /* [target * sources + source] */
     explain_count total[EXPLAIN_ORDERS];

@@ -105,9 +105,10 @@ static json_t *request_json(const explain *all)
                                 tool_json_text(all->target.workers.names[i / sources]),
                                 "consecutive", count_json(&all->counts[EXPLAIN_CONSECUTIVE][i]),
                                 "shuffled", count_json(&all->counts[EXPLAIN_SHUFFLED][i])));
-    return json_pack("{s:I, s:I, s:o, s:o, s:o}", "tokens", whole(all->tokens), "wanted_bytes",
-                     whole(all->wanted), "consecutive", count_json(&all->total[EXPLAIN_CONSECUTIVE]),
-                     "shuffled", count_json(&all->total[EXPLAIN_SHUFFLED]), "pairs", pairs);
+    return json_pack("{s:I, s:b, s:I, s:o, s:o, s:o}", "tokens", whole(all->tokens), "whole_blocks",
+                     (int)all->whole_blocks, "wanted_bytes", whole(all->wanted), "consecutive",
+                     count_json(&all->total[EXPLAIN_CONSECUTIVE]), "shuffled",
+                     count_json(&all->total[EXPLAIN_SHUFFLED]), "pairs", pairs);
 }
 
 void explain_print_json(const explain *all)

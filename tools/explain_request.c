@@ -17,18 +17,24 @@ typedef struct pool {
     size_t count, used;
 } pool;
 
-/* The first token that the window leaves, down to a block's first. */
-static uint64_t first_token(const explain_group *group, uint64_t tokens)
+/* A request on one side: its tokens, and how many before a window have blocks, too. */
+typedef struct extent {
+    uint64_t tokens, before;
+} extent;
+
+/* The first token that a table has: of the window and what is before it, down to a block's first. */
+static uint64_t first_token(const explain_group *group, extent request)
 {
-    uint64_t start = group->window && group->window < tokens ? tokens - group->window : 0;
+    uint64_t kept = group->window + request.before; /* a document's numbers are below 2^63 */
+    uint64_t start = group->window && kept < request.tokens ? request.tokens - kept : 0;
     return group->kind == KVFERRY_GROUP_PAGED ? start / group->block_tokens * group->block_tokens : 0;
 }
 
-static uint64_t block_count(const explain_group *group, uint64_t tokens)
+static uint64_t block_count(const explain_group *group, extent request)
 {
     if (group->kind != KVFERRY_GROUP_PAGED)
         return 1;
-    uint64_t span = tokens - first_token(group, tokens);
+    uint64_t span = request.tokens - first_token(group, request);
     return span / group->block_tokens + (span % group->block_tokens != 0);
 }
 
@@ -81,10 +87,10 @@ static int pool_too_small(const explain_side *side, const explain_group *group, 
 }
 
 /* No id is past 2^32, and no more are needed than there are tokens and groups. A seed of 0 leaves the ids in order. */
-static int make_tables(const explain_side *side, uint64_t tokens, uint64_t seed, tables *made)
+static int make_tables(const explain_side *side, extent request, uint64_t seed, tables *made)
 {
     int status = TOOL_GO_ON;
-    uint64_t limit = tokens + side->group_count + 65536;
+    uint64_t limit = request.tokens + side->group_count + 65536;
     limit = limit < UINT32_MAX ? limit : UINT32_MAX;
     pool *pools = tool_alloc(side->group_count, sizeof(*pools));
     made->tables = tool_alloc(side->group_count, sizeof(*made->tables));
@@ -94,7 +100,7 @@ static int make_tables(const explain_side *side, uint64_t tokens, uint64_t seed,
         pool *from = &pools[group->id_space];
         if (!from->ids)
             *from = make_pool(side, group->id_space, limit, seed);
-        uint64_t count = block_count(group, tokens);
+        uint64_t count = block_count(group, request);
         if (count > from->count - from->used) {
             status = pool_too_small(side, group, count, from->count - from->used);
             break;
@@ -102,7 +108,7 @@ static int make_tables(const explain_side *side, uint64_t tokens, uint64_t seed,
         made->blocks[g] = tool_alloc(count, sizeof(**made->blocks));
         memcpy(made->blocks[g], from->ids + from->used, count * sizeof(**made->blocks));
         from->used += count;
-        made->tables[g] = (kvferry_block_table){group->name, first_token(group, tokens),
+        made->tables[g] = (kvferry_block_table){group->name, first_token(group, request),
                                                 made->blocks[g], count};
     }
     for (size_t g = 0; g < side->group_count; g++)
@@ -158,20 +164,22 @@ static uint64_t wanted_bytes(const explain *all, size_t target, const kvferry_pi
     if (group->kind != KVFERRY_GROUP_PAGED)
         return piece->state_bytes;
     uint64_t start = group->window && group->window < all->tokens ? all->tokens - group->window : 0;
+    if (all->whole_blocks)
+        start -= start % group->block_tokens;
     uint64_t first = start / stream->tokens_per_state;
     uint64_t end = (all->tokens + stream->tokens_per_state - 1) / stream->tokens_per_state;
     return (end - first) * piece->state_bytes;
 }
 
 /* Whether every id space has as many blocks as its groups need, the null block apart. */
-static bool fits(const explain_side *side, uint64_t tokens)
+static bool fits(const explain_side *side, extent request)
 {
     for (size_t space = 0; space < side->group_count; space++) {
         uint64_t needed = 1, blocks = UINT64_MAX;
         for (size_t g = 0; g < side->group_count; g++) {
             if (side->groups[g].id_space != space)
                 continue;
-            needed += block_count(&side->groups[g], tokens);
+            needed += block_count(&side->groups[g], request);
             blocks = side->groups[g].blocks < blocks ? side->groups[g].blocks : blocks;
         }
         if (needed > blocks)
@@ -180,26 +188,39 @@ static bool fits(const explain_side *side, uint64_t tokens)
     return true;
 }
 
+/* The target's tables have their first block whole in any case; the source's have to go back as far as it may. */
+static extent extent_of(const explain *all, const explain_side *side)
+{
+    extent request = {.tokens = all->tokens};
+    const explain_side *target = &all->target;
+    for (size_t g = 0; all->whole_blocks && side != target && g < target->group_count; g++)
+        if (target->groups[g].window && target->groups[g].block_tokens > request.before)
+            request.before = target->groups[g].block_tokens;
+    return request;
+}
+
 int explain_request_count(explain *all)
 {
     int status = TOOL_GO_ON;
+    const explain_side *from = &all->source, *to = &all->target;
     for (; !all->tokens_given && all->tokens > 1; all->tokens /= 2)
-        if (fits(&all->source, all->tokens) && fits(&all->target, all->tokens))
+        if (fits(from, extent_of(all, from)) && fits(to, extent_of(all, to)))
             break;
     for (int order = 0; order < EXPLAIN_ORDERS && status == TOOL_GO_ON; order++) {
         tables source = {0}, target = {0};
         /* Two sequences: ids that lie side by side on both sides would be no shuffle. */
         bool shuffled = order == EXPLAIN_SHUFFLED;
-        status = make_tables(&all->source, all->tokens, shuffled ? 0x9e3779b97f4a7c15u : 0, &source);
+        status = make_tables(from, extent_of(all, from), shuffled ? 0x9e3779b97f4a7c15u : 0, &source);
         if (status == TOOL_GO_ON)
-            status = make_tables(&all->target, all->tokens, shuffled ? 0xbf58476d1ce4e5b9u : 0, &target);
+            status = make_tables(to, extent_of(all, to), shuffled ? 0xbf58476d1ce4e5b9u : 0, &target);
         const kvferry_request request = {.transfer_id = "explain",
                                          .source_tokens = all->tokens,
                                          .target_tokens = all->tokens,
                                          .source = source.tables,
                                          .source_count = all->source.group_count,
                                          .target = target.tables,
-                                         .target_count = all->target.group_count};
+                                         .target_count = all->target.group_count,
+                                         .whole_blocks = all->whole_blocks};
         if (status == TOOL_GO_ON)
             status = count_order(all, order, &request);
         free_tables(&all->source, &source);

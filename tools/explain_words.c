@@ -92,8 +92,9 @@ static void say_paged(const explain *all, const explain_cut *cut, const char *st
     char *state = cut->tokens_per_state > 1
                       ? tool_text(" One state covers %s tokens.", tool_number(cut->tokens_per_state))
                       : tool_text("%s", "");
-    char *window = cut->window ? tool_text(" Only the last %s tokens are wanted.",
-                                           tool_number(cut->window))
+    char *window = cut->window ? tool_text(" Only the last %s tokens are wanted%s.",
+                                           tool_number(cut->window),
+                                           all->whole_blocks ? ", the block that they begin in whole" : "")
                                : tool_text("%s", "");
     say("%s of %zu layer%s (%s): %s.%s%s", streams, cut->layers.count, plural(cut->layers.count), layers,
         sizes, state, window);

@@ -35,7 +35,7 @@ def state(layer, channels, rank, size, blocks, offset, group="gdn"):
 
 
 def document(engine="p", rank=0, size=1, heads=2, block=4, page=None, blocks=8, layers=2, states=1,
-             model="small", stage=0, stages=1):
+             model="small", stage=0, stages=1, window=0):
     """One worker: `layers` attention layers and `states` state layers; stages take equal runs."""
     streams, offset = [], 0
     for index in range(layers):
@@ -52,7 +52,7 @@ def document(engine="p", rank=0, size=1, heads=2, block=4, page=None, blocks=8, 
                        "dp_rank": 0, "dp_size": 1},
             "identity": {"model": model, "revision": "", "draft": ""},
             "segments": [{"name": "kv", "bytes": offset}],
-            "groups": [{"name": "attn", "kind": "paged", "block_tokens": block},
+            "groups": [{"name": "attn", "kind": "paged", "block_tokens": block, "window": window},
                        {"name": "gdn", "kind": "state"}],
             "streams": streams}
 

@@ -85,6 +85,20 @@ class Documents(CommandTest):
         self.assertEqual(request["consecutive"], {"copies": 1, "bytes": 640})
         self.assertGreater(request["shuffled"]["copies"], 5)
 
+    def test_whole_blocks(self):
+        """Of a window of 9 tokens and blocks of 8: what is wanted of 40 tokens is 31 to 39, or 24 to 39."""
+        source = self.write("one.json", document(block=2, blocks=64, heads=1, layers=1, states=0, window=9))
+        target = self.write("two.json", document(block=8, blocks=64, heads=1, layers=1, states=0, window=9))
+        words = ["explain", "-s", source, "-t", target, "-n", "40"]
+        for more, wanted, said in (([], 9, "wanted."),
+                                   (["--whole-blocks"], 16, "wanted, the block that they begin in whole.")):
+            request = self.expect_json(FINE, *words, *more)["request"]
+            self.assertIs(request["whole_blocks"], bool(more))
+            self.assertEqual(request["wanted_bytes"], wanted * 16)
+            self.assertEqual(request["consecutive"]["bytes"], wanted * 16)
+            self.assertEqual(request["shuffled"]["bytes"], wanted * 16)
+            self.assertIn("Only the last 9 tokens are " + said, re.sub(r"\s+", " ", self.expect(FINE, *words, *more).out))
+
     def test_words(self):
         out = self.expect(FINE, *self.words("--tokens", "40")).out
         flat = re.sub(r"\s+", " ", out)

@@ -227,6 +227,23 @@ class Refused(PlanTest):
             self.write("r.json", self.request(source=source, target=target, **more))
             self.assertIn(code, self.codes(self.plan(FAILED)))
 
+    def test_whole_blocks(self):
+        """Blocks of 1 token to blocks of 4; of 10 tokens the window's are 5 to 9, and its first block has 4 too."""
+        self.write("p.json", document(block=1, heads=1, layers=1, states=0, blocks=16))
+        self.write("d.json", document("d", heads=1, layers=1, states=0, window=5))
+        for whole, first in ((False, 5), (True, 4)):
+            source = {"attn": {"first_token": first, "blocks": list(range(1, 11 - first))}}
+            request = self.request(source=source, target={"attn": {"blocks": [3, 1, 2]}}, whole_blocks=whole)
+            self.write("r.json", request)
+            self.assertEqual(self.plan()["bytes"], (10 - first) * 16)
+        source["attn"] = {"first_token": 5, "blocks": [1, 2, 3, 4, 5]}
+        self.write("r.json", request)
+        reason = self.plan(FAILED)["reasons"][0]
+        self.assertEqual(reason["code"], "source_null")
+        self.assertIn("token 4", reason["expected"])
+        self.write("r.json", dict(request, whole_blocks=1))
+        self.assertEqual(self.plan(FAILED)["reasons"][0]["place"], "r.json: whole_blocks")
+
     def test_text(self):
         self.write("r.json", self.request(source={}))
         out = self.expect(FAILED, "plan", "-s", "p.json", "-t", "d.json", "-r", "r.json").out

@@ -75,7 +75,7 @@ uint64_t sim_before_window(const sim_world *world, const sim_request *request, u
 {
     const sim_engine *source = &world->setup->engines[request->source];
     uint64_t window = world->setup->shape.window, tokens = request->tokens, before = 0;
-    uint64_t from = source->block_tokens[SIM_WINDOW];
+    uint64_t from = source->block_tokens[SIM_WINDOW], kept = kept_tokens(world, request);
     uint64_t block = world->setup->engines[request->target].block_tokens[SIM_WINDOW];
     *lost = 0;
     if (!request->whole_blocks || request->full_hit || world->setup->shape.layers[SIM_WINDOW] == 0)
@@ -84,8 +84,8 @@ uint64_t sim_before_window(const sim_world *world, const sim_request *request, u
         if (token / block * block + block + window <= tokens)
             continue;
         before++;
-        *lost += (source->null_block || !request->keeps) && is_dropped(token / from * from + from, window, kept_tokens(world, request),
-                                                  request->source_tokens);
+        *lost += is_dropped(token / from * from + from, window, kept, request->source_tokens) &&
+                 (source->null_block || !request->keeps);
     }
     return before;
 }
