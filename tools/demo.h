@@ -112,6 +112,7 @@ typedef struct demo_pools {
     demo_group *groups;
     size_t group_count;
     demo_pool *pools; /* as many as groups; some are empty */
+    uint64_t before;  /* the most tokens that an extent keeps before a window */
 } demo_pools;
 
 /* The pools of an engine, ids shuffled but for short runs. The layouts must outlive them. */
@@ -122,6 +123,7 @@ void demo_pools_free(demo_pools *pools);
 typedef struct demo_extent {
     uint64_t tokens; /* the first token that is not wanted */
     uint64_t first;  /* the first one that is; at or past `tokens`: none, and no state either */
+    uint64_t before; /* tokens before a window that are kept, too: at most the pools' `before` */
 } demo_extent;
 
 /* The most tokens that 1/share of what is free can hold, whatever the extent's `first`, up to limit; 0: none. */
@@ -153,6 +155,7 @@ typedef struct demo_request {
     uint64_t prompt; /* tokens of the prompt */
     uint64_t tokens; /* tokens that are transferred: one less where there are state groups */
     uint64_t hit;    /* tokens that the decode side has already */
+    bool whole_blocks; /* it wants the first block of a window whole, to cache it */
     demo_tables tables[DEMO_ROLES];
 
     uint64_t copies, bytes;      /* of all senders */

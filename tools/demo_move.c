@@ -168,7 +168,8 @@ static kvferry_status ask(demo_worker *worker, const kvferry_request *request)
                                .where = worker->where,
                                .tokens = request->target_tokens,
                                .tables = tables,
-                               .table_count = count};
+                               .table_count = count,
+                               .whole_blocks = request->whole_blocks};
     kvferry_status status = kvferry_node_ask(worker->node, &asked, worker->report);
     free(tables);
     return status;

@@ -155,14 +155,14 @@ void demo_pools_free(demo_pools *pools)
 /* --- how much fits --------------------------------------------------------------------------- */
 
 /* Blocks of one group for `tokens` tokens from the first one on, at most. */
-static uint64_t blocks_needed(const demo_group *group, uint64_t tokens)
+static uint64_t blocks_needed(const demo_group *group, uint64_t tokens, uint64_t before)
 {
     if (group->kind != KVFERRY_GROUP_PAGED)
         return 1;
     uint64_t all = ceil_div(tokens, group->block_tokens);
     if (group->window == 0)
         return all;
-    return least(all, ceil_div(group->window, group->block_tokens) + 1);
+    return least(all, ceil_div(group->window + before, group->block_tokens) + 1);
 }
 
 static bool hold(const demo_pools *pools, uint64_t tokens, uint64_t share)
@@ -171,7 +171,7 @@ static bool hold(const demo_pools *pools, uint64_t tokens, uint64_t share)
         uint64_t needed = 0;
         for (size_t i = 0; i < pools->group_count; i++)
             if (pools->groups[i].pool == pool)
-                needed += blocks_needed(&pools->groups[i], tokens);
+                needed += blocks_needed(&pools->groups[i], tokens, pools->before);
         if (needed > pools->pools[pool].free / share)
             return false;
     }
@@ -198,7 +198,8 @@ static void take_paged(demo_pools *pools, const demo_group *group, demo_extent e
                        demo_table *table)
 {
     uint64_t size = group->block_tokens;
-    uint64_t kept = group->window && extent.tokens > group->window ? extent.tokens - group->window : 0;
+    uint64_t own = group->window + extent.before;
+    uint64_t kept = group->window && extent.tokens > own ? extent.tokens - own : 0;
     table->first_token = ceil_div(extent.first, size) * size;
     if (group->null_block < 0 && table->first_token < kept / size * size)
         table->first_token = kept / size * size;

@@ -24,6 +24,7 @@ typedef struct request_maker {
     bool state;          /* there are state groups: the last token of a prompt is not transferred */
     uint64_t hit_step;   /* prefix hits are multiples of it */
     uint64_t one_block;  /* tokens of one block of the group with the longest, on both sides */
+    uint64_t seed;
 } request_maker;
 
 const char *demo_kind_name(demo_kind kind)
@@ -48,6 +49,8 @@ static void study(request_maker *maker)
                 continue;
             if (group->block_tokens > longest[role])
                 longest[role] = group->block_tokens;
+            if (role == DEMO_DECODE && group->window && group->block_tokens > maker->pools[DEMO_PREFILL].before)
+                maker->pools[DEMO_PREFILL].before = group->block_tokens;
             if (role == DEMO_DECODE)
                 maker->hit_step *= group->block_tokens / gcd(maker->hit_step, group->block_tokens);
         }
@@ -100,9 +103,12 @@ static void make_request(request_maker *maker, demo_request *request, uint64_t m
     choose_tokens(maker, request, most);
     /* A prompt of one element is prefilled whole, state or not. */
     request->prompt = request->tokens + (maker->state && request->kind != DEMO_ONE_TOKEN ? 1 : 0);
-    demo_tables_take(&maker->pools[DEMO_PREFILL], (demo_extent){request->tokens, 0}, &maker->random,
-                     &request->tables[DEMO_PREFILL]);
-    demo_tables_take(&maker->pools[DEMO_DECODE], (demo_extent){request->tokens, request->hit},
+    demo_random own = {maker->seed + request->number}; /* moves no other throw */
+    request->whole_blocks = demo_random_below(&own, 2);
+    uint64_t before = request->whole_blocks ? maker->pools[DEMO_PREFILL].before : 0;
+    demo_tables_take(&maker->pools[DEMO_PREFILL], (demo_extent){.tokens = request->tokens, .before = before},
+                     &maker->random, &request->tables[DEMO_PREFILL]);
+    demo_tables_take(&maker->pools[DEMO_DECODE], (demo_extent){.tokens = request->tokens, .first = request->hit},
                      &maker->random, &request->tables[DEMO_DECODE]);
 }
 
@@ -153,7 +159,7 @@ static int make_waves(request_maker *maker, demo_schedule *schedule, size_t want
 int demo_schedule_make(const demo_config *config, const tool_side sides[DEMO_ROLES],
                        demo_schedule *schedule)
 {
-    request_maker maker = {.random = {config->seed}};
+    request_maker maker = {.random = {config->seed}, .seed = config->seed};
     for (int role = 0; role < DEMO_ROLES; role++)
         demo_pools_create(&sides[role], &maker.random, &maker.pools[role]);
     study(&maker);
@@ -197,8 +203,11 @@ json_t *demo_request_json(const demo_request *request)
 {
     char id[16];
     snprintf(id, sizeof id, "%u", request->number);
-    return json_pack("{s:s, s:I, s:o, s:o}", "transfer_id", id, "tokens",
-                     (json_int_t)request->tokens, "source",
-                     tables_json(&request->tables[DEMO_PREFILL]), "target",
-                     tables_json(&request->tables[DEMO_DECODE]));
+    json_t *document = json_pack("{s:s, s:I, s:o, s:o}", "transfer_id", id, "tokens",
+                                 (json_int_t)request->tokens, "source",
+                                 tables_json(&request->tables[DEMO_PREFILL]), "target",
+                                 tables_json(&request->tables[DEMO_DECODE]));
+    if (request->whole_blocks)
+        json_object_set_new(document, "whole_blocks", json_true());
+    return document;
 }

@@ -227,7 +227,7 @@ static int move(sender *s, uint32_t number)
     demo_request request = {.number = number, .tokens = s->tokens < s->most ? s->tokens : s->most};
     char *id = tool_text("try-%016llx-%u", (unsigned long long)s->seed, number);
     kvferry_report *report = tool_report();
-    demo_tables_take(&s->pools, (demo_extent){request.tokens, 0}, &s->random,
+    demo_tables_take(&s->pools, (demo_extent){.tokens = request.tokens}, &s->random,
                      &request.tables[DEMO_PREFILL]);
     try_engine_clear_results(&s->engine);
     int status = offer(s, id, &request, report);

@@ -79,7 +79,7 @@ static int make_request(server *s, const json_t *message, demo_tables *tables, k
         tool_log("a request of %llu tokens does not fit the memory", (unsigned long long)tokens);
         return TOOL_FAILED;
     }
-    demo_tables_take(&s->pools, (demo_extent){tokens, 0}, &s->random, tables);
+    demo_tables_take(&s->pools, (demo_extent){.tokens = tokens}, &s->random, tables);
     json_t *target = json_object();
     for (size_t i = 0; i < tables->count; i++) {
         json_t *blocks = json_array();
@@ -123,7 +123,8 @@ static void ask(server *s, const client *c, const kvferry_request *request, kvfe
         const kvferry_ask asked = {.size = sizeof asked, .transfer_id = request->transfer_id,
                                    .engine_id = kvferry_layout_engine_id(c->sources.layouts[0]),
                                    .where = c->where, .tokens = request->target_tokens,
-                                   .tables = tables, .table_count = count};
+                                   .tables = tables, .table_count = count,
+                                   .whole_blocks = request->whole_blocks};
         kvferry_report_clear(report);
         kvferry_status status = kvferry_node_ask(s->engine.workers[i].node, &asked, report);
         free(tables);

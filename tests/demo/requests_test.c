@@ -7,7 +7,7 @@
 #include "../../tools/demo.h"
 
 /* Two paged groups (one with a window) and a state group in the same rows, and a ring of its own. */
-static kvferry_layout *make_layout(uint64_t blocks, uint64_t block_tokens)
+static kvferry_layout *make_layout(uint64_t blocks, uint64_t block_tokens, uint64_t window_block)
 {
     kvferry_layout_builder *builder;
     kvferry_worker worker = {.tp_size = 1, .pp_size = 1, .dp_size = 1};
@@ -17,7 +17,7 @@ static kvferry_layout *make_layout(uint64_t blocks, uint64_t block_tokens)
     kvferry_layout_builder_segment(builder, "ring", 8 * 64);
     const kvferry_group groups[] = {
         {"attn", KVFERRY_GROUP_PAGED, block_tokens, 0, 0},
-        {"window", KVFERRY_GROUP_PAGED, 4, 10, 0},
+        {"window", KVFERRY_GROUP_PAGED, window_block, 10, 0},
         {"state", KVFERRY_GROUP_STATE, 0, 0, 0},
         {"ring", KVFERRY_GROUP_RING, 0, 0, -1},
     };
@@ -74,7 +74,7 @@ typedef struct fixture {
 
 static fixture make_fixture(void)
 {
-    fixture made = {.layout = make_layout(40, 16), .random = {5}};
+    fixture made = {.layout = make_layout(40, 16, 4), .random = {5}};
     tool_side side = {.layouts = &made.layout, .count = 1};
     demo_pools_create(&side, &made.random, &made.pools);
     return made;
@@ -105,7 +105,7 @@ static void tables_by_hand(void **state)
     (void)state;
     fixture made = make_fixture();
     demo_tables tables;
-    demo_tables_take(&made.pools, (demo_extent){37, 0}, &made.random, &tables);
+    demo_tables_take(&made.pools, (demo_extent){.tokens = 37}, &made.random, &tables);
     assert_int_equal(tables.count, 4);
     const demo_table *attn = find_table(&tables, "attn"), *window = find_table(&tables, "window");
     assert_int_equal(attn->count, 3); /* 37 tokens in blocks of 16 */
@@ -120,8 +120,17 @@ static void tables_by_hand(void **state)
     demo_tables_give_back(&made.pools, &tables);
     demo_tables_free(&tables);
 
+    /* With 16 tokens before the window: of tokens 11..36. */
+    demo_tables_take(&made.pools, (demo_extent){.tokens = 37, .before = 16}, &made.random, &tables);
+    window = find_table(&tables, "window");
+    assert_int_equal(live(window, 0), 8);
+    assert_int_equal(window->blocks[1], 0);
+    assert_int_not_equal(window->blocks[2], 0);
+    demo_tables_give_back(&made.pools, &tables);
+    demo_tables_free(&tables);
+
     /* A prefix of 32 tokens is there: the window's blocks before it are not even listed. */
-    demo_tables_take(&made.pools, (demo_extent){37, 32}, &made.random, &tables);
+    demo_tables_take(&made.pools, (demo_extent){.tokens = 37, .first = 32}, &made.random, &tables);
     assert_int_equal(find_table(&tables, "attn")->first_token, 32);
     assert_int_equal(find_table(&tables, "attn")->count, 1);
     assert_int_equal(find_table(&tables, "window")->first_token, 32);
@@ -130,7 +139,7 @@ static void tables_by_hand(void **state)
     demo_tables_free(&tables);
 
     /* All is there: empty tables of paged groups, no state. */
-    demo_tables_take(&made.pools, (demo_extent){37, 37}, &made.random, &tables);
+    demo_tables_take(&made.pools, (demo_extent){.tokens = 37, .first = 37}, &made.random, &tables);
     assert_int_equal(tables.count, 2);
     assert_int_equal(tables.items[0].count + tables.items[1].count, 0);
     assert_int_equal(find_table(&tables, "attn")->first_token, 48);
@@ -148,6 +157,8 @@ static void how_much_fits(void **state)
     assert_int_equal(demo_pools_most(&made.pools, 1, 100), 100);
     assert_int_equal(demo_pools_most(&made.pools, 3, 100000), (13 - 1 - 4) * 16);
     assert_int_equal(demo_pools_most(&made.pools, 9, 100000), 0); /* eight rings only */
+    made.pools.before = 16;
+    assert_int_equal(demo_pools_most(&made.pools, 1, 100000), (39 - 1 - 8) * 16);
     free_fixture(&made);
 }
 
@@ -181,26 +192,41 @@ static void check_exclusive(const demo_schedule *schedule, int role)
     }
 }
 
+/* Of a request that wants whole blocks the source has all of the first one of the target's window. */
+static void check_whole(const demo_request *request)
+{
+    uint64_t start = request->tokens > 10 ? (request->tokens - 10) / 8 * 8 : 0;
+    const demo_table *source = find_table(&request->tables[DEMO_PREFILL], "window");
+    if (!request->whole_blocks || request->hit > start)
+        return;
+    assert_int_equal(source->first_token, 0);
+    for (uint64_t token = start; token < request->tokens; token++)
+        assert_int_not_equal(source->blocks[token / 4], 0);
+}
+
 static void schedules(void **state)
 {
     (void)state;
     for (uint64_t seed = 0; seed < 200; seed++) {
-        kvferry_layout *layouts[DEMO_ROLES] = {make_layout(40, 16), make_layout(64, 8)};
+        kvferry_layout *layouts[DEMO_ROLES] = {make_layout(40, 16, 4), make_layout(64, 8, 8)};
         tool_side sides[DEMO_ROLES] = {{.layouts = &layouts[0], .count = 1},
                                        {.layouts = &layouts[1], .count = 1}};
         demo_config config = {.seed = seed, .requests = 23};
         demo_schedule schedule;
         assert_int_equal(demo_schedule_make(&config, sides, &schedule), TOOL_GO_ON);
         assert_int_equal(schedule.count, 23);
-        unsigned kinds = 0;
+        unsigned kinds = 0, whole = 0;
         for (size_t i = 0; i < schedule.count; i++) {
             const demo_request *request = &schedule.requests[i];
             kinds |= 1u << request->kind;
+            whole += request->whole_blocks;
+            check_whole(request);
             assert_int_equal(request->prompt, request->tokens + (request->kind != DEMO_ONE_TOKEN));
             assert_true(request->hit <= request->tokens);
             assert_true(request->kind == DEMO_FULL_HIT || request->hit % 8 == 0);
         }
         assert_int_equal(kinds, (1u << (DEMO_FULL_HIT + 1)) - 1);
+        assert_true(whole > 0 && whole < schedule.count);
         check_exclusive(&schedule, DEMO_PREFILL);
         check_exclusive(&schedule, DEMO_DECODE);
         demo_schedule_free(&schedule);
