@@ -157,7 +157,7 @@ static void say(liar *l, wire_type type, const char *sender, int changes)
         message.body.documents = (wire_documents){digests, documents, &l->document_size, 1};
     } else if (type == WIRE_ASK) {
         wire_ask *ask = &message.body.ask;
-        *ask = (wire_ask){.tokens = 10, .timeout_ms = 1000, .tables = &table, .table_count = 1};
+        *ask = (wire_ask){.tokens = 10, .timeout_ms = 1000, .whole_blocks = l->sent % 2, .tables = &table, .table_count = 1};
         memcpy(ask->attempt, l->name, sizeof(ask->attempt));
         memcpy(ask->source_roster, l->node_roster, sizeof(ask->source_roster));
         memcpy(ask->target_roster, l->roster.digest, sizeof(ask->target_roster));
