@@ -86,7 +86,7 @@ static inline wire_message sample(wire_type type)
 {
     wire_message message = {.type = type,
                             .major = 1,
-                            .minor = 1,
+                            .minor = 2,
                             .engine_id = "prefill-0",
                             .sender = SAMPLE_SENDER,
                             .receiver = SAMPLE_RECEIVER,
