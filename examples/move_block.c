@@ -41,7 +41,8 @@ int main(void)
     must(kvferry_plan_create(&source, 1, target, &plan, report));
     const char *group = kvferry_layout_group(source, 0)->name;
     kvferry_block_table here = {group, 0, &(uint32_t){5}, 1}, there = {group, 0, &(uint32_t){2}, 1};
-    kvferry_request request = {"t1", 16, 16, &here, 1, &there, 1}; /* block 5 is block 2 there */
+    kvferry_request request = {.transfer_id = "t1", .source_tokens = 16, .target_tokens = 16, .source = &here,
+                               .source_count = 1, .target = &there, .target_count = 1}; /* block 5 is block 2 there */
     kvferry_copy copies[64];
     size_t count, size, arrived = 0;
     must(kvferry_plan_expand(plan, 0, &request, copies, 64, &count, report));
