@@ -32,6 +32,7 @@ from vllm.v1.structured_output import StructuredOutputManager
 
 MODEL = Path(os.environ["KVFERRY_SOURCE"]) / "tests" / "vllm" / "models" / "llama-recall"
 BLOCK, DRAFTS = 16, 2
+STATE = -1  # the place of a state in its block
 LATEST = 5  # steps that a load or a send takes at most
 PATIENCE = 3000  # steps after which what has not ended hangs
 
@@ -253,6 +254,7 @@ class World:
         known, cells, early = values(self.scheduler.requests[ask.request_id], ask.tokens), {}, set()
         for spec, (first, blocks) in zip(self.setup.specs(), ask.groups, strict=True):
             if isinstance(spec, MambaSpec):
+                cells[blocks[0], STATE] = known[-1]
                 continue
             window = ask.tokens - (spec.sliding_window - 1) if isinstance(spec, SlidingWindowSpec) else 0
             start = window - window % BLOCK if ask.whole_blocks else window
@@ -268,6 +270,7 @@ class World:
         known = values(work.request, work.first + work.count - work.drafts)
         for spec, table in zip(self.setup.specs(), work.tables, strict=True):
             if isinstance(spec, MambaSpec):
+                self._compute_state(work, table, known)
                 continue
             start = max(0, work.first - spec.sliding_window + 1) if isinstance(spec, SlidingWindowSpec) else 0
             for token in range(start, work.first):
@@ -282,6 +285,18 @@ class World:
                 cell = table[token // BLOCK], token % BLOCK
                 self.cells[cell] = known[token] if token < len(known) else None
                 self.early.discard(cell)
+
+    def _compute_state(self, work, table, known):
+        """A step goes on from the state before its first token, and leaves the one behind its last. (Drafts leave one
+        behind each, and the workers pick: of that only vLLM's own runner knows.)"""
+        if self.setup.drafts:
+            return
+        if work.first:
+            found = self.cells.get((table[(work.first - 1) // BLOCK], STATE))
+            assert known[work.first - 1] is None or found == known[work.first - 1], (
+                f"{work.request.request_id} goes on from a state that is not the one of {work.first} tokens"
+            )
+        self.cells[table[(work.first + work.count - 1) // BLOCK], STATE] = known[-1]
 
     def _send(self, offer):
         assert offer.transfer_id in self.expected
