@@ -178,10 +178,11 @@ const char *tool_model_blamed(const tool_model *model, const kvferry_report *rep
 {
     static const char *const codes[] = {"syntax", "text_encoding", "key_duplicate", "nesting_depth", "document_size"};
     const kvferry_reason *first = kvferry_report_get(report, 0);
-    const char *code = first ? first->code : "";
-    bool blamed = strncmp(code, "value_", strlen("value_")) == 0;
+    if (!first)
+        return NULL;
+    bool blamed = strncmp(first->code, "value_", strlen("value_")) == 0;
     for (size_t i = 0; i < sizeof codes / sizeof *codes; i++)
-        blamed |= strcmp(code, codes[i]) == 0;
+        blamed |= strcmp(first->code, codes[i]) == 0;
     return blamed ? model->name : NULL;
 }
 
