@@ -195,7 +195,7 @@ static void test_a_host_that_vanishes(void **state)
         assert_int_equal(run_command(1, said, sizeof(said), hint), 0);
         printf("%s", said);
     }
-    assert_non_null(strstr(said, ": 7 blocks of 1 transfers are released"));
+    assert_non_null(strstr(said, ": 7 blocks of 1 transfer are released"));
     fleet_await(&all, request, decode, decode + 1, true);
     set_link(0, "up");
     for (size_t i = 0; i < all.prefills; i++)
