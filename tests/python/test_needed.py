@@ -74,7 +74,8 @@ def test_the_proxy_says_where_it_cannot_listen():
     pytest.importorskip("aiohttp")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        for host, why in (("127.0.0.1", "in use"), ("localhost", "in use"), ("no.such.host.invalid", "")):
+        hosts = {"127.0.0.1": "in use", "localhost": "in use", "no..host": "label empty", "no.such.host.invalid": ""}
+        for host, why in hosts.items():
             words = ["--prefill", "http://p:1", "--decode", "http://d:1", "--host", host, "--port", port]
             (said,) = run(f"import sys; from kvferry.proxy import main; sys.exit(main({words}))", 1).splitlines()
             assert f"cannot listen at {host} port {port}: " in said

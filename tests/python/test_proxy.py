@@ -10,6 +10,7 @@ import io
 import json
 import os
 import re
+import socket
 import unittest
 from pathlib import Path
 from typing import Any
@@ -329,8 +330,29 @@ class CommandTest(unittest.TestCase):
         for given in ("ftp://p:1", "http://", "http://p:port", "http://p:99999", "http://fe80::1:8100:1x"):
             with self.subTest(given=given), pytest.raises(argparse.ArgumentTypeError):
                 proxy.server_url(given)
-        with pytest.raises(argparse.ArgumentTypeError):
-            proxy.prefill_server(["http://p:1", "2", "3"])
+        for words in (["http://p:1", "2", "3"], ["http://p:1", "0"], ["http://p:1", "65536"]):
+            with self.subTest(words=words), pytest.raises(argparse.ArgumentTypeError):
+                proxy.prefill_server(words)
+
+    def test_a_port_is_one(self) -> None:
+        words = ["--prefill", "p:1", "--decode", "d:1", "--port"]
+        for given in ("-1", "65536", "70000", "http"):
+            said = io.StringIO()
+            with self.subTest(given=given), contextlib.redirect_stderr(said), pytest.raises(SystemExit):
+                proxy.parser().parse_args([*words, given])
+            assert f"--port: expected a number from 0 to 65535, found '{given}'\n" in said.getvalue()
+        assert proxy.parser().parse_args([*words, "65535"]).port == 65535
+
+    def test_an_address_is_listened_at_once_and_whole(self) -> None:
+        """A file of hosts may have one twice; the last part says which interface a link's own address is of."""
+        here, link = ("127.0.0.1", 5), ("fe80::1", 5, 0, 7)
+        found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", here)] * 2
+        found += [(socket.AF_INET6, socket.SOCK_STREAM, 6, "", link)]
+        with (
+            mock.patch.object(socket, "getaddrinfo", return_value=found),
+            mock.patch.object(socket, "create_server", side_effect=lambda address, family: address),
+        ):
+            assert proxy.listen("both", 5) == [here, link]
 
     def test_the_page_for_users_has_every_option(self) -> None:
         page = (Path(os.environ["KVFERRY_SOURCE"]) / "docs" / "python.md").read_text()

@@ -215,6 +215,13 @@ def repeated(urls: Sequence[str]) -> list[str]:
     return [url for url, count in Counter(urls).items() if count > 1]
 
 
+def port_number(text: str) -> int:
+    """A port to listen on; 0 is any free one."""
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"expected a number from 0 to 65535, found {text!r}")
+    return int(text)
+
+
 def server_url(text: str) -> str:
     """The URL of a server without a slash at its end; http if it has no scheme. Refuses what is none."""
     parts = urlsplit(text if "://" in text else f"http://{text}")
@@ -232,4 +239,4 @@ def bootstrap_url(server: str, text: str | None) -> str:
     if text is not None and not text.isdigit():
         return server_url(text)
     host = urlsplit(server).hostname or ""
-    return f"http://{with_port(host, text or BOOTSTRAP_PORT)}"
+    return server_url(f"http://{with_port(host, text or BOOTSTRAP_PORT)}")

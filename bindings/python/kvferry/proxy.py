@@ -54,6 +54,7 @@ from kvferry._servers import (
     bootstrap_url,
     describe,
     first_of,
+    port_number,
     repeated,
     server_url,
     stop,
@@ -520,7 +521,7 @@ def parser() -> argparse.ArgumentParser:
         help="a decode server. May be repeated",
     )
     made.add_argument("--host", default="127.0.0.1", help="the address to listen on (%(default)s)")
-    made.add_argument("--port", default=8000, type=int, help="the port to listen on (%(default)s)")
+    made.add_argument("--port", default=8000, type=port_number, help="the port to listen on (%(default)s)")
     made.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
     return made
 
@@ -534,12 +535,14 @@ def prefill_server(given: Sequence[str]) -> PrefillServer:
 
 
 def listen(host: str, port: int) -> list[socket.socket]:
-    """Sockets at all addresses of the host that this machine has. OSError: there is none, or the port is taken."""
+    """Sockets at all addresses of the host that this machine has. OSError: there is none, or the port is taken;
+    UnicodeError: no host is called so."""
     sockets = []
     failure: OSError | None = None
-    for family, _, _, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE):
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    for family, address in dict.fromkeys((family, address) for family, _, _, _, address in found):  # some come twice
         try:
-            sockets.append(socket.create_server(address[:2], family=family))
+            sockets.append(socket.create_server(address, family=family))
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise
@@ -562,8 +565,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         commands.error(str(error))
     try:
         sockets = listen(given.host, given.port)
-    except OSError as error:
-        log.error("cannot listen at %s port %d: %s", given.host, given.port, error.strerror)
+    except (OSError, UnicodeError) as error:
+        log.error("cannot listen at %s port %d: %s", given.host, given.port, getattr(error, "strerror", error))
         return 1
     web.run_app(application, sock=sockets, print=lambda text: log.info("%s", text.replace("\n", " ")))
     return 0
