@@ -226,9 +226,8 @@ static void print_failures(const demo_run *run)
 static void print_last_line(const demo_run *run)
 {
     double seconds = (double)(run->end_ns - run->begin_ns) / 1e9;
-    const char *requests = run->schedule.count == 1 ? "request" : "requests";
-    printf("kvferry demo: %zu %s, %s in %s copies, ", run->schedule.count, requests,
-           tool_size(demo_run_bytes(run)), tool_number(demo_run_copies(run)));
+    printf("kvferry demo: %s, %s in %s, ", tool_count(run->schedule.count, "request"),
+           tool_size(demo_run_bytes(run)), tool_count(demo_run_copies(run), "copy"));
     if (run->failure)
         printf("FAILED: %s\n", run->failure);
     else if (demo_run_right(run))

@@ -187,7 +187,7 @@ static void print_counts(const explain *all)
 {
     static const char *const columns[] = {"from",    "to",       ">copies (consecutive ids)",
                                           ">bytes",  ">copies (shuffled ids)", ">bytes"};
-    printf("\nA request of %s tokens\n\n", tool_number(all->tokens));
+    printf("\nA request of %s\n\n", tool_count(all->tokens, "token"));
     tool_table *table = tool_table_create(columns, 6);
     size_t sources = all->source.workers.count;
     for (size_t i = 0; i < sources * all->target.workers.count; i++) {

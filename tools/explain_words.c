@@ -328,11 +328,10 @@ static void say_request(const explain *all)
 {
     const explain_count *total = all->total;
     uint64_t bytes = total[EXPLAIN_CONSECUTIVE].bytes;
-    say("A request of %s tokens needs %s bytes (%s) of cells, over all %s workers. With consecutive "
-        "block ids that is %s cop%s of %s bytes, with shuffled ids %s of %s bytes%s.",
-        tool_number(all->tokens), tool_number(all->wanted), tool_size(all->wanted), all->target.title,
-        tool_number(total[EXPLAIN_CONSECUTIVE].copies),
-        total[EXPLAIN_CONSECUTIVE].copies == 1 ? "y" : "ies", tool_number(bytes),
+    say("A request of %s needs %s bytes (%s) of cells, over all %s workers. With consecutive "
+        "block ids that is %s of %s bytes, with shuffled ids %s of %s bytes%s.",
+        tool_count(all->tokens, "token"), tool_number(all->wanted), tool_size(all->wanted), all->target.title,
+        tool_count(total[EXPLAIN_CONSECUTIVE].copies, "copy"), tool_number(bytes),
         tool_number(total[EXPLAIN_SHUFFLED].copies), tool_number(total[EXPLAIN_SHUFFLED].bytes),
         bytes > all->wanted || total[EXPLAIN_SHUFFLED].bytes > all->wanted
             ? "; what is beyond the cells is padding and the unused rest of last blocks, carried along"

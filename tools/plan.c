@@ -153,8 +153,8 @@ static void print_json(const job *work, size_t copies, uint64_t bytes)
 static void print_copies(const job *work, size_t source, bool verbose)
 {
     const transfer *from = &work->transfers[source];
-    printf("\nfrom %s: %s copies, %s bytes\n", work->sources.names[source], tool_number(from->count),
-           tool_number(from->bytes));
+    printf("\nfrom %s: %s, %s\n", work->sources.names[source], tool_count(from->count, "copy"),
+           tool_count(from->bytes, "byte"));
     if (!from->count)
         return;
     static const char *const columns[] = {"source segment", ">source offset", "target segment",

@@ -76,7 +76,7 @@ static int make_request(server *s, const json_t *message, demo_tables *tables, k
     uint64_t tokens = demo_number(document, "tokens");
     if (!document || !tokens || tokens > demo_pools_most(&s->pools, 1, tokens)) {
         json_decref(document);
-        tool_log("a request of %llu tokens does not fit the memory", (unsigned long long)tokens);
+        tool_log("a request of %s does not fit the memory", tool_count(tokens, "token"));
         return TOOL_FAILED;
     }
     demo_tables_take(&s->pools, (demo_extent){.tokens = tokens}, &s->random, tables);
@@ -201,7 +201,7 @@ static void print_answer(const client *c, const kvferry_request *request, const 
     }
     printf("%s: ", c->name);
     tool_put(request->transfer_id ? request->transfer_id : "?", stdout);
-    printf(": %s tokens, %s in %.2f ms: %s\n", tool_number(request->target_tokens), tool_size(bytes),
+    printf(": %s, %s in %.2f ms: %s\n", tool_count(request->target_tokens, "token"), tool_size(bytes),
            (double)longest / 1e6,
            json_is_true(json_object_get(result, "right")) ? "every byte right" : "not right");
     try_print_reasons(workers, "receiver");

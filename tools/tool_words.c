@@ -74,22 +74,17 @@ static void set(json_t *reason, const char *key, char *text)
     free(text);
 }
 
-/* What was found stays as it is: it may be a file's name. */
+/* The place, if it is no option, and what was found stay as they are: they may be names of files. */
 static char *named_message(const json_t *reason, const char *place)
 {
-    const char *message = member(reason, "message"), *found = member(reason, "found");
+    const char *message = member(reason, "message"), *found = member(reason, "found"), *old = member(reason, "place");
     size_t size = strlen(message), tail = strlen(found);
     bool ends = tail && tail <= size && strcmp(message + size - tail, found) == 0;
     char *front = tool_text("%.*s", (int)(ends ? size - tail : size), message);
-    const char *old = member(reason, "place");
-    char *at = place && *old ? strstr(front, old) : NULL;
-    if (at) {
-        char *moved = tool_text("%.*s%s%s", (int)(at - front), front, place, at + strlen(old));
-        free(front);
-        front = moved;
-    }
-    char *named = tool_name_options(front);
-    char *whole = tool_text("%s%s", named, ends ? found : "");
+    const char *at = *old ? strstr(front, old) : NULL;
+    char *named = tool_name_options(at ? at + strlen(old) : front);
+    char *whole = tool_text("%.*s%s%s%s", at ? (int)(at - front) : 0, front, !at ? "" : place ? place : old, named,
+                            ends ? found : "");
     free(named);
     free(front);
     return whole;

@@ -51,6 +51,8 @@ class Plan(PlanTest):
             "transfers": [{"source": "p.json", "copies": [
                 {"source_segment": "kv", "source_offset": 192, "target_segment": "kv",
                  "target_offset": 128, "bytes": 64}]}]})
+        out = self.expect(FINE, "plan", "--source", "p.json", "--target", "d.json", "--request", "r.json").out
+        self.assertIn("1 copy, 64 bytes, from 1 source to d.json\n\nfrom p.json: 1 copy, 64 bytes\n", out)
 
     def test_sources_are_named_as_given(self):
         self.write("sub dir p.json", document())

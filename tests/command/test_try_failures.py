@@ -230,6 +230,15 @@ class Server(CommandTest):
             self.assertNotIn("key_file", str(reason))
         self.assertIn("--key", self.expect(FAILED, "status", keyed).err)
 
+    def test_names_of_files_stay_in_messages(self):
+        self.expect(FINE, "keygen", "key")
+        for name in ("allowed_keys", "key_file"):
+            self.write(name, {})
+            for words, place in ((("--key", name, "--allow", "key.pub"), name), (("--key", "key", "--allow", name), f"{name} line 1")):
+                reason, = self.expect_json(FAILED, "serve", *SMALL, *words, env=MODELS)["reasons"]
+                self.assertEqual((reason["code"], reason["place"]), ("key_malformed", place))
+                self.assertTrue(reason["message"].startswith(f"{place}: "), reason)
+
     def test_files_of_keys_that_are_not_there(self):
         self.expect(FINE, "keygen", "key")
         for words, option in ((("serve", *SMALL, "--key", "none", "--allow", "key.pub"), "--key"),
