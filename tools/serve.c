@@ -14,6 +14,8 @@
 
 #include "try.h"
 
+#define TOKENS_MOST (UINT64_C(1) << 30) /* of a request */
+
 enum { MEET_S = 5 }; /* until a sender that connected must have said who it is: others wait */
 
 typedef struct server {
@@ -69,14 +71,15 @@ static int parse(int argc, char **argv, server *s)
 /* --- one request ----------------------------------------------------------------------------- */
 
 /* Reads what the sender says of a request, and puts blocks of this engine's own into it. */
-static int make_request(server *s, const json_t *message, demo_tables *tables, kvferry_request **request,
-                        kvferry_report *report)
+static int make_request(server *s, const client *c, const json_t *message, demo_tables *tables,
+                        kvferry_request **request, kvferry_report *report)
 {
     json_t *document = json_deep_copy(json_object_get(message, "request"));
     uint64_t tokens = demo_number(document, "tokens");
     if (!document || !tokens || tokens > demo_pools_most(&s->pools, 1, tokens)) {
         json_decref(document);
-        tool_log("a request of %s does not fit the memory", tool_count(tokens, "token"));
+        tool_log("%s: expected a request of 1 to %s, as the memory holds, found one of %s", c->name,
+                 tool_count(demo_pools_most(&s->pools, 1, TOKENS_MOST), "token"), tool_number(tokens));
         return TOOL_FAILED;
     }
     demo_tables_take(&s->pools, (demo_extent){.tokens = tokens}, &s->random, tables);
@@ -98,7 +101,12 @@ static int make_request(server *s, const json_t *message, demo_tables *tables, k
     free(text);
     if (status == KVFERRY_OK)
         return TOOL_GO_ON;
-    tool_log("a request cannot be read: %s", kvferry_status_name(status));
+    if (status == KVFERRY_NO_MEMORY)
+        tool_no_memory();
+    tool_reasons reasons = {0};
+    tool_reasons_take(&reasons, report, c->name);
+    try_log_reasons(&reasons);
+    tool_reasons_free(&reasons);
     return TOOL_FAILED;
 }
 
@@ -213,7 +221,8 @@ static int do_request(server *s, client *c, const json_t *message)
     demo_tables tables = {0};
     kvferry_request *request = NULL;
     kvferry_report *report = tool_report();
-    int status = make_request(s, message, &tables, &request, report);
+    int status = make_request(s, c, message, &tables, &request, report);
+    bool written = false; /* its blocks may still be */
     if (status == TOOL_GO_ON) {
         try_engine_clear_results(&s->engine);
         ask(s, c, request, report);
@@ -226,10 +235,11 @@ static int do_request(server *s, client *c, const json_t *message)
         if (!released) {
             tool_log("blocks of %s are not released: they are left alone", request->transfer_id);
             status = TOOL_FAILED;
-        } else {
-            demo_tables_give_back(&s->pools, &tables);
+            written = true;
         }
     }
+    if (!written)
+        demo_tables_give_back(&s->pools, &tables);
     demo_tables_free(&tables);
     kvferry_request_free(request);
     kvferry_report_free(report);
@@ -242,7 +252,7 @@ static json_t *introduction(server *s)
 {
     json_t *message = try_introduction(&s->engine, s->seed);
     json_object_set_new(message, "most",
-                        json_integer((json_int_t)demo_pools_most(&s->pools, 1, UINT64_C(1) << 30)));
+                        json_integer((json_int_t)demo_pools_most(&s->pools, 1, TOKENS_MOST)));
     return message;
 }
 

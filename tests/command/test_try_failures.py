@@ -194,6 +194,26 @@ class Server(CommandTest):
         self.assertEqual((status, json.loads(out)["requests"]), (FINE, 0))
         self.assertIn("a value is missing", "".join(server.said))
 
+    def test_requests_that_are_none_cost_no_blocks(self):
+        """There is room for one block beside the null block; what is wrong is said with the sender's name."""
+        server = Serve(self, "--model", "Llama-3.1-8B", "--blocks", "2")
+        says = []
+        for request, why in (({"tokens": 16}, "source: "), ({"tokens": 17}, "expected a request of 1 to 16 tokens"),
+                             ("no object", "expected a request of 1 to 16 tokens")):
+            with connect(server.address) as sender:
+                sender.sendall(HELLO)
+                read_message(sender)
+                sender.sendall(message({"try": "kvferry-try/1", "address": "tcp://127.0.0.1:1",
+                                        "documents": [json.dumps(document("p"))]}))
+                sender.sendall(message({"request": request, "seed": 1}))
+                self.assertEqual(sender.recv(1), b"")
+                says.append("kvferry serve: %s:%d: %s" % (*sender.getsockname(), why))
+        value = self.expect_json(FINE, "send", server.address, *SMALL, env=MODELS)
+        self.assertEqual((value["right"], value["requests"][0]["tokens"]), (1, 16))
+        server.interrupt()
+        for line in says:
+            self.assertIn(line, "".join(server.said))
+
     def test_every_worker_has_a_status(self):
         server = Serve(self, *SMALL, "--topology", "tp2pp2")
         named = re.findall(r"kvferry serve: (pp\d tp\d): status: (\S+)", "".join(server.said))
