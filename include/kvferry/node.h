@@ -338,7 +338,8 @@ KVFERRY_API void kvferry_node_get_statistics(const kvferry_node *node,
 KVFERRY_API kvferry_status kvferry_node_status(const kvferry_node *node, char **text, size_t *size);
 
 /* The same of a node elsewhere, over its control address. Waits at most `timeout_ms`: KVFERRY_TIMEOUT.
- * Where the host answers that nobody listens: KVFERRY_IO, at once. Addresses of a name are tried in turn.
+ * Where the host answers that nobody listens: KVFERRY_IO, at once. Addresses of a name are tried in turn, in that
+ * time; what the system takes to look the name up comes to it.
  * `key_file`: a key pair that the node allows, or its own; NULL or "": without keys. */
 KVFERRY_API kvferry_status kvferry_node_query(const char *address, const char *key_file,
                                               uint64_t timeout_ms, char **text, size_t *size,

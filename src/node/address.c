@@ -6,13 +6,14 @@
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <sodium.h>
 
 #include "base/host.h"
 
-enum { ADDRESSES = 8, /* of one name, that are looked at */ PROBE_MS = 1000 };
+enum { SILENT_MOST = 8, /* addresses of one name that are waited for */ PROBE_MS = 1000 };
 
 static const char *const schemes[] = {"tcp://", "http://", ""};
 static const char *const forms[] = {"tcp://HOST:PORT", "http://HOST:PORT", "HOST:PORT"};
@@ -180,46 +181,49 @@ bool node_address_is_here(const node_address *address)
     return base_host_parse(address->host, &host) && base_interfaces_find(is_it, &host);
 }
 
-/* The first addresses of the host, in the system's order; 0: `why` says why. */
-static size_t look_up(const node_address *address, node_address found[ADDRESSES], const char **why)
+static bool look_up(const node_address *address, struct addrinfo **list, const char **why)
 {
     const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_ADDRCONFIG};
-    struct addrinfo *list;
-    size_t count = 0;
-    int failure = getaddrinfo(address->host, NULL, &hints, &list);
-    if (failure) {
+    int failure = getaddrinfo(address->host, NULL, &hints, list);
+    if (failure)
         *why = gai_strerror(failure);
-        return 0;
-    }
-    for (const struct addrinfo *one = list; one && count < ADDRESSES; one = one->ai_next) {
-        found[count] = *address;
-        failure = getnameinfo(one->ai_addr, one->ai_addrlen, found[count].host, sizeof(found[count].host), NULL, 0,
-                              NI_NUMERICHOST);
-        if (failure)
-            *why = gai_strerror(failure);
-        else
-            count++;
-    }
-    freeaddrinfo(list);
-    return count;
+    return failure == 0;
+}
+
+static bool take(node_address *address, const struct addrinfo *one, const char **why)
+{
+    int failure = getnameinfo(one->ai_addr, one->ai_addrlen, address->host, sizeof(address->host), NULL, 0, NI_NUMERICHOST);
+    if (failure)
+        *why = gai_strerror(failure);
+    return failure == 0;
 }
 
 bool node_address_resolve(node_address *address, const char **why)
 {
-    node_address found[ADDRESSES];
+    struct addrinfo *list;
     if (node_address_is_numeric(address))
         return true;
-    if (!look_up(address, found, why))
+    if (!look_up(address, &list, why))
         return false;
-    *address = found[0];
-    return true;
+    bool good = take(address, list, why);
+    freeaddrinfo(list);
+    return good;
 }
 
-int node_address_probe(const node_address *address)
+static uint64_t now_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+int node_address_probe(const node_address *address, uint64_t most_ms)
 {
     struct sockaddr_storage where;
     socklen_t size, length = sizeof(int);
     int failure = 0;
+    if (!most_ms)
+        return ETIMEDOUT;
     if (!node_address_socket(address, &where, &size))
         return EINVAL;
     int fd = socket(where.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
@@ -229,27 +233,43 @@ int node_address_probe(const node_address *address)
     if (connect(fd, (struct sockaddr *)&where, size) != 0)
         failure = errno;
     if (failure == EINPROGRESS)
-        failure = poll(&item, 1, PROBE_MS) == 1 && getsockopt(fd, SOL_SOCKET, SO_ERROR, &failure, &length) == 0
+        failure = poll(&item, 1, (int)base_min(most_ms, PROBE_MS)) == 1 &&
+                          getsockopt(fd, SOL_SOCKET, SO_ERROR, &failure, &length) == 0
                       ? failure
                       : ETIMEDOUT;
     close(fd);
     return failure;
 }
 
-bool node_address_reach(node_address *address, const char **why)
+/* Until somebody listens, or so many say nothing; those that refuse cost no time, and all of them are asked. */
+static bool reach(node_address *address, const struct addrinfo *list, uint64_t most_ms, const char **why)
 {
-    node_address found[ADDRESSES];
-    if (node_address_is_numeric(address))
-        return true;
-    size_t count = look_up(address, found, why), best = ADDRESSES;
-    for (size_t i = 0; i < count && count > 1; i++) {
-        int failure = node_address_probe(&found[i]);
-        if (failure != ECONNREFUSED && (!failure || best == ADDRESSES))
-            best = i;
+    const uint64_t begun = now_ms();
+    node_address one = *address, best;
+    unsigned silent = 0;
+    for (const struct addrinfo *at = list; at && silent < SILENT_MOST; at = at->ai_next) {
+        uint64_t spent = now_ms() - begun;
+        if (!take(&one, at, why))
+            return false;
+        int failure = node_address_probe(&one, most_ms > spent ? most_ms - spent : 0);
+        if (at == list || !failure || (failure != ECONNREFUSED && !silent))
+            best = one;
         if (!failure)
             break;
+        silent += failure != ECONNREFUSED;
     }
-    if (count)
-        *address = found[best == ADDRESSES ? 0 : best];
-    return count != 0;
+    *address = best;
+    return true;
+}
+
+bool node_address_reach(node_address *address, uint64_t most_ms, const char **why)
+{
+    struct addrinfo *list;
+    if (node_address_is_numeric(address))
+        return true;
+    if (!look_up(address, &list, why))
+        return false;
+    bool good = list->ai_next ? reach(address, list, most_ms, why) : take(address, list, why);
+    freeaddrinfo(list);
+    return good;
 }

@@ -68,6 +68,7 @@ typedef struct links_link {
     /* outgoing */
     node_address address;
     bool unnamed; /* its name is being looked up */
+    bool named;   /* it was: where nobody is, it ends, so that the name is looked up again */
     void *dealer, *monitor;
     node_watch dealer_watch, monitor_watch, probe_watch;
     struct node_links *links;

@@ -145,6 +145,7 @@ void node_links_named(node_links *links, core_link id, const node_address *addre
         return;
     }
     link->unnamed = false;
+    link->named = true;
     link->address = *address;
     dial_if_allowed(link);
 }
@@ -195,7 +196,7 @@ static void look(links_link *link, uint64_t now)
         }
         link->unproved |= link->links->options.keys && link->connected &&
                           now - link->connected < LINKS_PROOF_S * UINT64_C(1000000000);
-        links_probe_begin(link, event != ZMQ_EVENT_CLOSED, now);
+        links_probe_begin(link, link->named || event != ZMQ_EVENT_CLOSED, now);
     }
     link->monitor_dirty = true;
 }

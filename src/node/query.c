@@ -15,6 +15,7 @@ typedef struct query_job query_job;
 struct query_job {
     node_address address, host; /* as it was given, and numeric */
     const char *text;           /* of the address */
+    uint64_t end;               /* of waiting */
     node_key_pair keys;
     bool with_keys;
     void *context, *socket, *monitor;
@@ -75,6 +76,12 @@ static void close_socket(query_job *job)
         zmq_ctx_term(job->context);
 }
 
+static uint64_t left_ms(const query_job *job)
+{
+    uint64_t now = node_now();
+    return now < job->end ? base_ceil_div(job->end - now, 1000000) : 0;
+}
+
 /* False: there is nobody to wait for. */
 static bool look_at_monitor(query_job *job)
 {
@@ -88,7 +95,7 @@ static bool look_at_monitor(query_job *job)
             job->trouble = "a connection that was closed: perhaps its keys and yours do not fit";
         } else if (event != ZMQ_EVENT_CLOSED) {
             job->trouble = "a connection that was refused: its keys and yours do not fit";
-        } else if (node_address_probe(&job->host) == ECONNREFUSED) { /* which ZeroMQ does not say */
+        } else if (node_address_probe(&job->host, left_ms(job)) == ECONNREFUSED) { /* which ZeroMQ does not say */
             job->trouble = "connection refused: nobody listens there";
             return false;
         } else {
@@ -125,16 +132,16 @@ static kvferry_status read_answer(query_job *job, zmq_msg_t *data)
     return status;
 }
 
-static kvferry_status await(query_job *job, uint64_t end)
+static kvferry_status await(query_job *job)
 {
     kvferry_status status = KVFERRY_BUSY;
     while (status == KVFERRY_BUSY) {
-        uint64_t now = node_now();
+        uint64_t left = left_ms(job);
         zmq_pollitem_t items[] = {{job->socket, 0, ZMQ_POLLIN, 0},
                                   {job->monitor, 0, ZMQ_POLLIN, 0}};
-        if (now >= end)
+        if (!left)
             return KVFERRY_TIMEOUT;
-        if (zmq_poll(items, 2, (long)base_min(base_ceil_div(end - now, 1000000), 1000)) == 0)
+        if (zmq_poll(items, 2, (long)base_min(left, 1000)) == 0)
             send_question(job); /* a node with much to do may have let it pass; if it cannot be sent, later */
         if (!look_at_monitor(job))
             return KVFERRY_IO;
@@ -169,19 +176,16 @@ static kvferry_status find_host(query_job *job)
 {
     const char *why = "";
     job->host = job->address;
-    if (node_address_reach(&job->host, &why))
+    if (node_address_reach(&job->host, left_ms(job), &why))
         return KVFERRY_OK;
     base_report_add(job->report, "no_answer", &(base_where){.place = job->text}, "a host that can be looked up", why,
                     "the node was not asked");
     return KVFERRY_IO;
 }
 
-/* Asks until there is an answer. */
-static kvferry_status query(query_job *job, const char *key_file, uint64_t timeout_ms)
+/* Until there is an answer. */
+static kvferry_status ask(query_job *job, const char *key_file)
 {
-    uint64_t end;
-    if (!base_add(node_now(), node_ns(timeout_ms), &end))
-        end = UINT64_MAX;
     job->trouble = "no answer";
     job->question.major = WIRE_MAJOR;
     job->question.minor = WIRE_MINOR;
@@ -196,7 +200,7 @@ static kvferry_status query(query_job *job, const char *key_file, uint64_t timeo
     if (open_socket(job)) {
         status = send_question(job);
         if (status == KVFERRY_OK)
-            status = await(job, end);
+            status = await(job);
     } else {
         status = KVFERRY_IO;
         job->trouble = zmq_strerror(zmq_errno());
@@ -205,6 +209,14 @@ static kvferry_status query(query_job *job, const char *key_file, uint64_t timeo
         base_report_add(job->report, "no_answer", &(base_where){.place = job->text}, job->wanted,
                         job->trouble, "the node did not answer");
     close_socket(job);
+    return status;
+}
+
+static kvferry_status query(query_job *job, const char *key_file, uint64_t timeout_ms)
+{
+    if (!base_add(node_now(), node_ns(timeout_ms), &job->end))
+        job->end = UINT64_MAX;
+    kvferry_status status = ask(job, key_file);
     sodium_memzero(&job->keys, sizeof(job->keys));
     return status;
 }
