@@ -17,11 +17,8 @@ from rig import IN_FLIGHT, Failed, Result, Rig, Sample
 from server import Answer, Prompt
 
 FLIGHT = 16
-#: Tokens of DeepSeek-V4 that wander through windows and compressed states.
+#: Tokens of a random model that wander through windows and compressed states.
 LONG_ANSWER = 160
-#: DeepSeek-V4: where all caches have a block's end, and how far a loaded prompt may go on behind it so that it is found
-#: again: of the fastest compressor, whose window is 8 and blocks are of 4, only what the next token reads is loaded.
-COMMON_BLOCK, AHEAD = 256, 3
 #: Tokens until a state that was damaged is compressed into another, and that one is read.
 DAMAGE_SHOWS = 40
 
@@ -64,10 +61,10 @@ async def prepare(rig: Rig) -> Samples:
         edge = block * -(-max(model.shortest, recall.SHORTEST) // block)
         edges += [edge - 3, edge - 1, edge, edge + 1, edge + 2]
     more = 2 if rig.pair.drifts else 1  # of which about half are no close calls
-    # Where the decode server finds a prefix again; a loaded prompt goes on behind it for AHEAD tokens.
-    whole = math.lcm(int((await rig.decode.metrics())["effective_attention_block_size"]), COMMON_BLOCK)
-    ends = [whole * count + AHEAD for count in (1, 2, 3) * 4 * more]
-    ahead = [] if model.trained else draw(rig, "ahead", ends, DAMAGE_SHOWS)
+    # Where the decode server finds a prefix again; a loaded prompt goes on behind it.
+    whole = math.lcm(int((await rig.decode.metrics())["effective_attention_block_size"]), model.common_block)
+    ends = [whole * count + model.ahead for count in (1, 2, 3) * 4 * more]
+    ahead = draw(rig, "ahead", ends, DAMAGE_SHOWS) if model.ahead else []
     asked = Samples(
         cold=draw(rig, "cold", lengths(model.many * more, model.shortest, model.longest)),
         # The last ones end where blocks of both sides end, but for the element that is left to the decode side: what
@@ -87,7 +84,7 @@ async def prepare(rig: Rig) -> Samples:
         window=[] if model.trained else draw(rig, "window", [126, 127, 128, 129, 130, 300] * more, LONG_ANSWER),
         ahead=ahead,
         shorter=[
-            Sample(Prompt(sample.prompt.ids[: len(sample.prompt) - AHEAD + behind]), sample.tokens)
+            Sample(Prompt(sample.prompt.ids[: len(sample.prompt) - model.ahead + behind]), sample.tokens)
             for sample, behind in zip(ahead, (1, 2) * len(ahead), strict=False)
         ],
         reuse=draw(rig, "reuse", lengths(FLIGHT * more, model.shortest, 400)),
@@ -200,7 +197,7 @@ async def shorter(rig: Rig, samples: Samples) -> str:
     before = (await rig.decode.metrics())["vllm:prefix_cache_hits_total"]
     rig.tally.judge(await rig.ask(samples.shorter))
     found = (await rig.decode.metrics())["vllm:prefix_cache_hits_total"] - before
-    if found < COMMON_BLOCK * len(samples.shorter) / 2:
+    if found < rig.pair.model.common_block * len(samples.shorter) / 2:
         raise Failed(f"the decode server found {found:.0f} tokens of {len(samples.shorter)} prompts it had loaded")
     return f"{found:.0f} tokens found at decode"
 
@@ -410,7 +407,9 @@ def checks_of(pair: Pair, bootstrap: bool, hooks: bool) -> dict[str, Check]:
         "two tokens": short,
     }
     if not pair.model.trained:
-        found |= {"window": window, "shorter": shorter}
+        found["window"] = window
+    if pair.model.ahead:
+        found["shorter"] = shorter
     found["flight"] = flight
     found["other tokens"] = other_tokens
     if pair.model.embeddings:

@@ -26,11 +26,14 @@ def kind_now() -> str:
     return Path(told[1:]).read_text().strip() if told.startswith("@") else told
 
 
-def is_of_kind(kind: str, layer: str, name: str) -> bool:
+def is_of_kind(kind: str, layer: str, name: str, window: bool = False) -> bool:
+    """Whether a stream is of a kind of cache; window: whether its group has one."""
     return {
         "conv": name.split(".")[0] == "conv",
         "ssm": name == "ssm",
         "heads": name in ("k", "v"),
+        "window heads": name in ("k", "v") and window,
+        "full heads": name in ("k", "v") and not window,
         "window": name == "latent" and layer.endswith(".swa_cache"),
         "latent": name == "latent" and not layer.endswith(".swa_cache"),
         "index": name in ("index", "index.scale"),
@@ -104,11 +107,14 @@ class HookedWorker(Worker):
 
     def _damage(self, kind: str, tables: Mapping[str, Table]) -> None:
         for stream in self._document["streams"]:
-            if stream["group"] not in tables or not is_of_kind(kind, stream["layer"], stream["name"]):
+            group = self._group(stream)
+            if group["name"] not in tables or not is_of_kind(
+                kind, stream["layer"], stream["name"], group.get("window", 0) > 0
+            ):
                 continue
-            part = upper_heads(stream) if kind == "heads" else ()
+            part = upper_heads(stream) if kind.endswith("heads") else ()
             view = cells(stream, self._addresses[stream["segment"]])
-            for page in self._pages(self._group(stream), stream, tables[stream["group"]].blocks):
+            for page in self._pages(group, stream, tables[stream["group"]].blocks):
                 view[(page, *part)] = 0
 
     def _note(self, path: Path, event: Event, tokens: int, tables: Mapping[str, Table]) -> None:

@@ -30,6 +30,10 @@ class Model:
     arguments: tuple[str, ...]
     #: What the connector's test hook can take away (README.md), each of which has to show.
     damages: tuple[str, ...]
+    #: Of windows: where all caches have a block's end, and how far a loaded prompt may go on behind it so that the
+    #: blocks before it are found again. The further, the less of them it reads itself.
+    common_block: int = 1
+    ahead: int = 0
     #: How many requests a check has: all, and where a few are enough. Large models are slow.
     many: int = 40
     few: int = 10
@@ -111,11 +115,28 @@ DEEPSEEK = Model(
     900,
     ("--max-model-len", "2048", "--max-num-batched-tokens", "512", "--num-gpu-blocks-override", "4000"),
     damages=("window", "latent", "index", "compressor"),
+    # Of the fastest compressor, whose window is 8 and blocks are of 4, only what the next token reads is loaded.
+    common_block=256,
+    ahead=3,
     many=16,
     few=6,
     cpu=("avx512_bf16", "amx_bf16"),
     maker="make_deepseek_v4.py",
     source="deepseek-v4",
+)
+GEMMA = Model(
+    "Gemma-3",
+    "gemma3",
+    False,
+    5,
+    900,
+    ("--max-model-len", "1152", "--max-num-batched-tokens", "256", "--num-gpu-blocks-override", "800"),
+    damages=("window heads", "full heads"),
+    # The window, of 128 tokens, reads the last one of the block before.
+    common_block=128,
+    ahead=127,
+    maker="make_gemma3.py",
+    source="gemma3",
 )
 
 
@@ -193,6 +214,9 @@ MORE = [
     pair(DEEPSEEK, "tp1", "tp1"),
     pair(DEEPSEEK, "tp1", "tp2"),
     pair(DEEPSEEK, "tp2", "tp2"),
+    pair(GEMMA, "tp1", "tp1"),
+    pair(GEMMA, "tp2", "tp1"),
+    pair(GEMMA, "tp1", "tp2"),
     pair(MTP, "tp1", "tp1", drafts=2),
     pair(MTP, "tp1", "tp2", drafts=2),
     pair(MTP, "pp2", "tp2", drafts=2),
