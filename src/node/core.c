@@ -189,6 +189,8 @@ static void from_source(node_core *core, core_line *line, const wire_message *me
         return;
     }
     core_source_heard(core, source);
+    if (*line->at) /* of the addresses of its name it is asked at this one from now on */
+        memcpy(source->at, line->at, sizeof(source->at));
     switch (message->type) {
     case WIRE_WELCOME:
         core_source_welcome(core, source, message);

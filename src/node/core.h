@@ -66,6 +66,12 @@ typedef enum core_link_end {
                           has the address's key: it has another, or takes no more connections for now */
 } core_link_end;
 
+enum { CORE_PLACE_TEXT = 160 };
+
+/* Of a link that the core opened to a name which has several addresses: it goes to this one, whose host is numeric. Told
+ * before anything else of the link. */
+void core_link_at(node_core *core, core_link link, const char *address);
+
 /* --- effects: what the driver has to do, in order -------------------------------------------------- */
 
 typedef enum core_effect_kind {

@@ -82,6 +82,13 @@ void core_line_drop(node_core *core, core_line *line)
     core_action_free(&line->open_action, line->address, line);
 }
 
+void core_link_at(node_core *core, core_link link, const char *address)
+{
+    core_line *line = core_line_find(core, link);
+    if (line)
+        snprintf(line->at, sizeof(line->at), "%s", address);
+}
+
 void core_line_again(node_core *core, core_line *line)
 {
     if (line->use == CORE_USE_SOURCE)

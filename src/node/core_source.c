@@ -40,7 +40,7 @@ static void set_welcomed(node_core *core, core_source *source, bool welcomed)
 static void greet(node_core *core, core_source *source)
 {
     if (!source->line)
-        source->line = core_line_open(core, source->address, CORE_USE_SOURCE, source);
+        source->line = core_line_open(core, *source->at ? source->at : source->address, CORE_USE_SOURCE, source);
     if (!source->line)
         return;
     if (!source->unanswered)
@@ -275,16 +275,23 @@ void core_source_left(node_core *core, core_source *source)
 }
 
 typedef struct speaker { /* who speaks now, and where */
-    const char *address, *engine_id, *incarnation;
+    const char *address, *at, *engine_id, *incarnation;
     const kvferry_worker *worker; /* NULL: unknown */
     uint64_t opened;
 } speaker;
+
+/* Another address of its name may be another host's. */
+static bool is_at_its_place(const core_source *source, const speaker *who)
+{
+    return (*source->at && strcmp(source->at, who->address) == 0) ||
+           (strcmp(source->address, who->address) == 0 && strcmp(source->at, who->at) == 0);
+}
 
 static core_source *find_replaced(node_core *core, const speaker *who)
 {
     core_source *source, *next;
     HASH_ITER(hh, core->sources, source, next) {
-        bool there = strcmp(source->address, who->address) == 0;
+        bool there = is_at_its_place(source, who);
         bool rank = who->worker && core_key_fits(core, source->address, core_address_key(who->address)) &&
                     core_same_worker(who->engine_id, who->worker, source->engine_id, &source->worker);
         if (!source->dead && (there || rank) && source->heard <= who->opened &&
@@ -297,9 +304,10 @@ static core_source *find_replaced(node_core *core, const speaker *who)
 void core_sources_replaced(node_core *core, const core_line *line, const char *engine_id,
                            const kvferry_worker *worker, const char *incarnation)
 {
-    char address[WIRE_MAX_ADDRESS + 1]; /* the link may end with what it tells */
+    char address[WIRE_MAX_ADDRESS + 1], at[CORE_PLACE_TEXT]; /* the link may end with what it tells */
     snprintf(address, sizeof(address), "%s", line->address);
-    const speaker who = {address, engine_id, incarnation, worker, line->opened};
+    snprintf(at, sizeof(at), "%s", line->at);
+    const speaker who = {address, at, engine_id, incarnation, worker, line->opened};
     core_source *source;
     while ((source = find_replaced(core, &who)) != NULL) {
         char why[128];

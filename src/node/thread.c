@@ -90,6 +90,15 @@ static void take_ends(kvferry_node *node, uint64_t now)
         core_peer_lost(node->core, peer, "the engine lost the connection", now);
 }
 
+static void tell_place(kvferry_node *node, const node_answer *answer)
+{
+    char text[NODE_ADDRESS_TEXT];
+    if (answer->status != KVFERRY_OK || !answer->several)
+        return;
+    node_address_format(&answer->address, NODE_ADDRESS_TCP, text);
+    core_link_at(node->core, answer->id, text);
+}
+
 static void take_answer(kvferry_node *node, node_answer *answer, uint64_t now)
 {
     switch (answer->kind) {
@@ -101,6 +110,7 @@ static void take_answer(kvferry_node *node, node_answer *answer, uint64_t now)
                       answer->count, answer->report, now);
         break;
     case NODE_ANSWER_NAME:
+        tell_place(node, answer);
         node_leave(node); /* the list of allowed keys may be read */
         node_links_named(node->links, answer->id,
                          answer->status == KVFERRY_OK ? &answer->address : NULL, answer->detail);

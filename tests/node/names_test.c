@@ -4,6 +4,8 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <netdb.h>
+#include <pthread.h>
+#include <stdatomic.h>
 
 #include "nodes.h"
 
@@ -18,6 +20,7 @@ static const struct {
     {"many.example",
      {"127.0.0.11", "127.0.0.12", "127.0.0.13", "127.0.0.14", "127.0.0.15", "127.0.0.16", "127.0.0.17", "127.0.0.18",
       "127.0.0.19", "127.0.0.1"}},
+    {"two.example", {"127.0.0.31", "127.0.0.1"}},
     {"half.example", {"127.0.0.21", "127.0.0.1"}},
 };
 
@@ -124,18 +127,24 @@ static void test_a_worker_is_found_at_the_second_address_of_its_name(void **stat
 
 enum { CALLERS = 4 };
 
-/* Its connections are not taken, and so many wait that more are not answered. */
-static void fall_silent(const char *host, uint16_t port, int fds[CALLERS + 1])
+/* Its connections are not taken any more, and so many wait that others are not answered. */
+static void fall_silent(int listener, int callers[CALLERS])
 {
-    uint16_t bound;
-    struct sockaddr_in where = {.sin_family = AF_INET, .sin_port = htons(port)};
-    fds[CALLERS] = listen_at(host, port, 0, &bound);
-    assert_int_equal(inet_pton(AF_INET, host, &where.sin_addr), 1);
+    struct sockaddr_in where;
+    socklen_t size = sizeof(where);
+    assert_int_equal(getsockname(listener, (struct sockaddr *)&where, &size), 0);
+    assert_int_equal(listen(listener, 0), 0);
     for (int i = 0; i < CALLERS; i++) {
-        fds[i] = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
-        if (connect(fds[i], (struct sockaddr *)&where, sizeof(where)) != 0)
+        callers[i] = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+        if (connect(callers[i], (struct sockaddr *)&where, size) != 0)
             assert_int_equal(errno, EINPROGRESS);
     }
+}
+
+static void close_all(const int *fds, int count)
+{
+    for (int i = 0; i < count; i++)
+        close(fds[i]);
 }
 
 /* The worker is not there yet, and the other address says nothing: who waits for it goes on to look at both. */
@@ -144,10 +153,11 @@ static void test_a_name_is_looked_up_again_where_nobody_was(void **state)
     (void)state;
     worker prefill, decode;
     uint16_t port;
-    int silent[CALLERS + 1];
+    int silent, callers[CALLERS];
     char listen[64], address[64];
     close(listen_at("127.0.0.1", 0, 1, &port));
-    fall_silent("127.0.0.21", port, silent);
+    silent = listen_at("127.0.0.21", port, 0, &port);
+    fall_silent(silent, callers);
     snprintf(listen, sizeof(listen), "tcp://127.0.0.1:%u", port);
     snprintf(address, sizeof(address), "tcp://half.example:%u", port);
     kvferry_node_options options = nodes_options("d");
@@ -163,8 +173,92 @@ static void test_a_name_is_looked_up_again_where_nobody_was(void **state)
     kvferry_event_free(event);
     worker_close(&decode);
     worker_close(&prefill);
-    for (int i = 0; i <= CALLERS; i++)
-        close(silent[i]);
+    close_all(callers, CALLERS);
+    close(silent);
+}
+
+enum { CONNECTIONS = 16 };
+
+/* The way to a worker, until it is cut. */
+typedef struct way {
+    int listener, near[CONNECTIONS], far[CONNECTIONS], callers[CALLERS], count;
+    uint16_t port;
+    _Atomic(bool) cut;
+    pthread_t thread;
+} way;
+
+static void move(int from, int to)
+{
+    char buffer[4096];
+    ssize_t got = recv(from, buffer, sizeof(buffer), MSG_DONTWAIT);
+    if (got > 0)
+        send(to, buffer, (size_t)got, MSG_NOSIGNAL);
+}
+
+static void *forward(void *context)
+{
+    way *it = context;
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(it->port)};
+    inet_pton(AF_INET, "127.0.0.32", &to.sin_addr);
+    while (!it->cut) {
+        int fd = it->count < CONNECTIONS ? accept(it->listener, NULL, NULL) : -1;
+        if (fd >= 0) {
+            it->near[it->count] = fd;
+            it->far[it->count] = socket(AF_INET, SOCK_STREAM, 0);
+            connect(it->far[it->count++], (struct sockaddr *)&to, sizeof(to));
+        }
+        for (int i = 0; i < it->count; i++) {
+            move(it->near[i], it->far[i]);
+            move(it->far[i], it->near[i]);
+        }
+        usleep(1000);
+    }
+    fall_silent(it->listener, it->callers);
+    close_all(it->near, it->count); /* the worker itself hears nothing of it */
+    return NULL;
+}
+
+/* At the other one somebody else listens: that is no proof that the worker is dead, which lives and may write. */
+static void test_who_listens_at_another_address_of_the_name_replaces_nobody(void **state)
+{
+    (void)state;
+    worker prefill, other, decode;
+    way it = {.count = 0};
+    char listen[64], address[64];
+    const uint32_t from[] = {3, 5, 7}, to[] = {2, 4, 6};
+    it.listener = listen_at("127.0.0.31", 0, CONNECTIONS, &it.port);
+    snprintf(listen, sizeof(listen), "tcp://127.0.0.32:%u", it.port);
+    snprintf(address, sizeof(address), "tcp://two.example:%u", it.port);
+    kvferry_node_options options = nodes_options("p");
+    options.insecure = true;
+    options.listen = listen;
+    options.advertise = address;
+    worker_open(&prefill, &prefill_shape, &options);
+    assert_int_equal(pthread_create(&it.thread, NULL, forward, &it), 0);
+    snprintf(listen, sizeof(listen), "tcp://127.0.0.1:%u", it.port);
+    options = nodes_options("other");
+    options.listen = listen;
+    worker_open(&other, &(rig_shape){.engine_id = "other", .tps = 1, .pps = 1}, &options);
+    options = nodes_options("d");
+    options.insecure = true;
+    options.silence_ms = 4000;
+    worker_open(&decode, &decode_shape, &options);
+    MUST(worker_offer(&prefill, "t", from, 10, KVFERRY_NOT_READY, report));
+    MUST(kvferry_node_connect(decode.node, "p", address, report));
+    kvferry_event *event = await_event(&decode, KVFERRY_EVENT_CONNECTED, "");
+    assert_non_null(event);
+    kvferry_event_free(event);
+    MUST(worker_ask(&decode, "t", "p", address, to, 10, report));
+    sleep(1);
+    it.cut = true;
+    pthread_join(it.thread, NULL);
+    expect_ended(&decode, "t", KVFERRY_OUTCOME_FAILED, "peer_lost");
+    worker_close(&decode);
+    worker_close(&other);
+    worker_close(&prefill);
+    close_all(it.callers, CALLERS);
+    close_all(it.far, it.count);
+    close(it.listener);
 }
 
 int main(void)
@@ -175,6 +269,7 @@ int main(void)
         cmocka_unit_test(test_no_address_is_tried_when_the_time_is_over),
         cmocka_unit_test(test_a_worker_is_found_at_the_second_address_of_its_name),
         cmocka_unit_test(test_a_name_is_looked_up_again_where_nobody_was),
+        cmocka_unit_test(test_who_listens_at_another_address_of_the_name_replaces_nobody),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
