@@ -120,8 +120,9 @@ KVFERRY_API kvferry_status kvferry_plan_expand(const kvferry_plan *plan, size_t 
 /*
  * Reads a request from JSON: {"transfer_id": "t1", "tokens": 1233, "source": {"attn":
  * {"first_token": 0, "blocks": [3, 4, 9]}}, "target": {...}}. Optional "source_tokens": what the
- * source covers, where it is not "tokens"; "whole_blocks": true or, if it is missing, false. On KVFERRY_OK *request is the caller's to free with
- * kvferry_request_free. KVFERRY_MALFORMED with every finding in the report; KVFERRY_NO_MEMORY.
+ * source covers, where it is not "tokens"; "whole_blocks": true or, if it is missing, false.
+ * On KVFERRY_OK *request is the caller's to free with kvferry_request_free. KVFERRY_MALFORMED with
+ * every finding in the report; KVFERRY_NO_MEMORY.
  */
 KVFERRY_API kvferry_status kvferry_request_read_json(const char *text, size_t size,
                                                      kvferry_request **request,

@@ -267,3 +267,13 @@ const char *core_check_ask(node_core *core, const kvferry_ask *ask, kvferry_repo
         check_twice(&check, ask);
     return check.first;
 }
+
+bool core_check_size(node_core *core, const char *what, size_t found, size_t expected, kvferry_report *report)
+{
+    if (found >= expected)
+        return true;
+    base_report_add(report, "transfer_invalid", NULL, base_format("a size of %zu", expected),
+                    base_format("%zu", found), "%s is not of this library's header", what);
+    core_count_refused(core, "transfer_invalid");
+    return false;
+}

@@ -396,6 +396,8 @@ uint64_t core_tables_size(const kvferry_block_table *tables, size_t count);
 /* The code of the first thing that is wrong, all of which is in the report; NULL: nothing is. */
 const char *core_check_offer(node_core *core, const kvferry_offer *offer, kvferry_report *report);
 const char *core_check_ask(node_core *core, const kvferry_ask *ask, kvferry_report *report);
+/* Whether a struct of a caller is of this library's header, or a newer one's. */
+bool core_check_size(node_core *core, const char *what, size_t found, size_t expected, kvferry_report *report);
 kvferry_status core_owners_create(node_core *core);
 void core_owners_free(node_core *core);
 /* Marks or unmarks the blocks; how many they are. */

@@ -340,7 +340,9 @@ static core_request *make_request(node_core *core, const kvferry_ask *ask)
 kvferry_status core_ask(node_core *core, const kvferry_ask *ask, uint64_t now, kvferry_report *report)
 {
     core->now = base_max(core->now, now);
-    if (!ask || ask->size < sizeof(*ask) || !ask->engine_id || !ask->where || !ask->transfer_id ||
+    if (ask && !core_check_size(core, "the ask", ask->size, sizeof(*ask), report))
+        return KVFERRY_INVALID;
+    if (!ask || !ask->engine_id || !ask->where || !ask->transfer_id ||
         !*ask->transfer_id || strlen(ask->transfer_id) > WIRE_MAX_ID ||
         (ask->table_count && !ask->tables)) {
         base_report_add(report, "transfer_invalid", NULL, "an id of 1 to 255 bytes, and all pointers set",

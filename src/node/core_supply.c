@@ -439,8 +439,10 @@ static kvferry_status begin(node_core *core, core_supply *known, const kvferry_o
 kvferry_status core_offer(node_core *core, const kvferry_offer *offer, uint64_t now, kvferry_report *report)
 {
     core->now = base_max(core->now, now);
-    if (!offer || offer->size < sizeof(*offer) || (offer->table_count && !offer->tables)) {
-        base_report_add(report, "transfer_invalid", NULL, "its size and all pointers set", NULL, "the offer");
+    if (offer && !core_check_size(core, "the offer", offer->size, sizeof(*offer), report))
+        return KVFERRY_INVALID;
+    if (!offer || (offer->table_count && !offer->tables)) {
+        base_report_add(report, "transfer_invalid", NULL, "all pointers set", NULL, "the offer");
         core_count_refused(core, "transfer_invalid");
         return KVFERRY_INVALID;
     }

@@ -105,6 +105,24 @@ static void an_old_worker_is_asked_for_what_it_knows(void **state)
     rig_free(w.r);
 }
 
+/* Members were added at the end: what was built against an older header has none there. */
+static void a_caller_of_an_older_header_is_told_so(void **state)
+{
+    (void)state;
+    windows w = begin(false);
+    const size_t older = offsetof(kvferry_ask, whole_blocks);
+    const kvferry_ask ask = {.size = older, .transfer_id = "t", .engine_id = "prefill", .where = ""};
+    const kvferry_offer offer = {.size = sizeof(offer) - 1, .transfer_id = "t"};
+    assert_int_equal(core_ask(w.r->nodes[w.d].core, &ask, w.r->now, w.r->report), KVFERRY_INVALID);
+    const kvferry_reason *reason = kvferry_report_get(w.r->report, 0);
+    assert_string_equal(reason->code, "transfer_invalid");
+    assert_int_equal(strtoul(reason->found, NULL, 10), older);
+    kvferry_report_clear(w.r->report);
+    assert_int_equal(core_offer(w.r->nodes[w.p].core, &offer, w.r->now, w.r->report), KVFERRY_INVALID);
+    assert_non_null(strstr(kvferry_report_get(w.r->report, 0)->message, "header"));
+    rig_free(w.r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -113,6 +131,7 @@ int main(void)
         cmocka_unit_test(verify_compares_whole_blocks),
         cmocka_unit_test(an_old_worker_is_not_asked_for_whole_blocks),
         cmocka_unit_test(an_old_worker_is_asked_for_what_it_knows),
+        cmocka_unit_test(a_caller_of_an_older_header_is_told_so),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -30,6 +30,8 @@ from vllm.v1.outputs import DraftTokenIds, KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
 
+from kvferry.vllm.layout import window_tokens
+
 MODEL = Path(os.environ["KVFERRY_SOURCE"]) / "tests" / "vllm" / "models" / "llama-recall"
 BLOCK, DRAFTS = 16, 2
 STATE = -1  # the place of a state in its block
@@ -58,6 +60,7 @@ class Setup:
     policy: str
     asynchronous: bool
     drafts: bool
+    window: SlidingWindowSpec = WINDOW
 
     @property
     def blocks(self):
@@ -65,7 +68,7 @@ class Setup:
         return 18 if self.model == "attention" else 30
 
     def specs(self):
-        other = {"attention": [], "hybrid": [state(DRAFTS if self.drafts else 0)], "window": [WINDOW]}
+        other = {"attention": [], "hybrid": [state(DRAFTS if self.drafts else 0)], "window": [self.window]}
         return [ATTENTION, *other[self.model]]
 
 
@@ -256,7 +259,7 @@ class World:
             if isinstance(spec, MambaSpec):
                 cells[blocks[0], STATE] = known[-1]
                 continue
-            window = ask.tokens - (spec.sliding_window - 1) if isinstance(spec, SlidingWindowSpec) else 0
+            window = ask.tokens - window_tokens(spec) if isinstance(spec, SlidingWindowSpec) else 0
             start = window - window % BLOCK if ask.whole_blocks else window
             for token in range(max(start, first), ask.tokens):
                 if block := blocks[(token - first) // BLOCK]:

@@ -69,6 +69,12 @@ def has_window(spec: Any) -> bool:
     return type(spec).__name__.startswith("SlidingWindow")
 
 
+def window_tokens(spec: Any) -> int:
+    """A document's window: the tokens before the next one that a request wants, of a spec that has a window. vLLM's own
+    counts the token itself; and where several modules draft, it keeps some more, which a prefix hit begins with."""
+    return int(spec.sliding_window - 1 + getattr(spec, "extra_retained_tokens", 0))
+
+
 def _spec_reasons(config: Any) -> Iterable[Reason]:
     """Spec classes that are not carried, each once."""
     seen = set()
@@ -144,8 +150,7 @@ def _group_document(name: str, group: Any) -> dict[str, Any]:
     if kind == PAGED:
         document["block_tokens"] = group.kv_cache_spec.block_size
         if has_window(spec):
-            # vLLM's window counts the token itself; a document's what it reads before it.
-            document["window"] = spec.sliding_window - 1
+            document["window"] = window_tokens(spec)
     return document
 
 
