@@ -262,16 +262,14 @@ static bool reach(node_address *address, const struct addrinfo *list, uint64_t m
     return true;
 }
 
-bool node_address_reach(node_address *address, uint64_t most_ms, bool *several, const char **why)
+bool node_address_reach(node_address *address, uint64_t most_ms, const char **why)
 {
     struct addrinfo *list;
-    *several = false;
     if (node_address_is_numeric(address))
         return true;
     if (!look_up(address, &list, why))
         return false;
-    *several = list->ai_next != NULL;
-    bool good = *several ? reach(address, list, most_ms, why) : take(address, list, why);
+    bool good = list->ai_next ? reach(address, list, most_ms, why) : take(address, list, why);
     freeaddrinfo(list);
     return good;
 }

@@ -58,9 +58,8 @@ bool node_address_resolve(node_address *address, const char **why);
 
 /* The same; but of several addresses it tries one after the other, and takes the first where somebody listens; if nobody
  * does, the first that does not refuse, so that a refusal is one of all. It waits for eight that say nothing, for a second
- * each, and for `most_ms` in all: those that it does not come to count as silent. *several: it
- * has several. */
-bool node_address_reach(node_address *address, uint64_t most_ms, bool *several, const char **why);
+ * each, and for `most_ms` in all: those that it does not come to count as silent. */
+bool node_address_reach(node_address *address, uint64_t most_ms, const char **why);
 
 /* Connects to a numeric host for a moment, in a second or `most_ms` at most: 0, or why it cannot (errno). */
 int node_address_probe(const node_address *address, uint64_t most_ms);

@@ -189,7 +189,7 @@ static void from_source(node_core *core, core_line *line, const wire_message *me
         return;
     }
     core_source_heard(core, source);
-    if (*line->at) /* of the addresses of its name it is asked at this one from now on */
+    if (*line->at) /* whatever its name comes to mean, it is asked here from now on */
         memcpy(source->at, line->at, sizeof(source->at));
     switch (message->type) {
     case WIRE_WELCOME:

@@ -68,8 +68,8 @@ typedef enum core_link_end {
 
 enum { CORE_PLACE_TEXT = 160 };
 
-/* Of a link that the core opened to a name which has several addresses: it goes to this one, whose host is numeric. Told
- * before anything else of the link. */
+/* Of a link that the core opened to a name: it goes to this address, whose host is numeric. Told before anything else of
+ * the link. */
 void core_link_at(node_core *core, core_link link, const char *address);
 
 /* --- effects: what the driver has to do, in order -------------------------------------------------- */

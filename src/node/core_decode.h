@@ -69,7 +69,7 @@ struct core_source {
     char engine_id[CORE_ID];
     kvferry_worker worker;
     char *address;
-    char at[CORE_PLACE_TEXT]; /* where it was heard, if its address is a name that has others; "" it has none, or was not */
+    char at[CORE_PLACE_TEXT]; /* where it was heard, if its address is a name; "" it is none, or was not */
     core_line *line;
     core_engine *engine; /* that it serves; NULL: only kept for what is not confirmed */
     uint32_t minor;      /* of the version that it spoke last, once it is welcomed */

@@ -172,7 +172,7 @@ struct core_line {
     core_link id;
     bool outgoing;
     char *address; /* outgoing: where to */
-    char at[CORE_PLACE_TEXT]; /* which of the addresses of its name; "" it has one, or is no name */
+    char at[CORE_PLACE_TEXT]; /* the address of its name; "" it is no name */
     char peer[WIRE_INCARNATION_TEXT]; /* the first that spoke; "" nobody yet */
     char key[CORE_KEY_TEXT];          /* by which it does; "" without keys */
     uint64_t opened;

@@ -175,9 +175,8 @@ static kvferry_status read_query(query_job *job, const char *key_file)
 static kvferry_status find_host(query_job *job)
 {
     const char *why = "";
-    bool several;
     job->host = job->address;
-    if (node_address_reach(&job->host, left_ms(job), &several, &why))
+    if (node_address_reach(&job->host, left_ms(job), &why))
         return KVFERRY_OK;
     base_report_add(job->report, "no_answer", &(base_where){.place = job->text}, "a host that can be looked up", why,
                     "the node was not asked");

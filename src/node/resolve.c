@@ -192,7 +192,7 @@ static void answer_name(const resolve_job *job, node_answer *answer)
 {
     const char *why = "";
     answer->address = job->address;
-    answer->status = node_address_reach(&answer->address, UINT64_MAX, &answer->several, &why) ? KVFERRY_OK : KVFERRY_NOT_FOUND;
+    answer->status = node_address_reach(&answer->address, UINT64_MAX, &why) ? KVFERRY_OK : KVFERRY_NOT_FOUND;
     snprintf(answer->detail, sizeof(answer->detail), "the host's name cannot be looked up: %s",
              why);
 }

@@ -37,7 +37,7 @@ void node_resolver_forget(node_resolver *resolver, uint64_t link);
 
 typedef enum node_answer_kind {
     NODE_ANSWER_QUERY,  /* id, status (KVFERRY_BUSY: ask again), engine_id, addresses */
-    NODE_ANSWER_NAME,   /* id, status, address, several, detail */
+    NODE_ANSWER_NAME,   /* id, status, address, detail */
     NODE_ANSWER_LEADER, /* leader: another than before */
     NODE_ANSWER_TROUBLE /* detail: for the log */
 } node_answer_kind;
@@ -54,7 +54,6 @@ typedef struct node_answer {
     const char **addresses; /* of that engine, in the directory */
     size_t count;
     node_address address;
-    bool several; /* addresses that the name has */
     char *leader;
     char detail[NODE_ANSWER_DETAIL];
     struct node_answer *next;

@@ -93,7 +93,7 @@ static void take_ends(kvferry_node *node, uint64_t now)
 static void tell_place(kvferry_node *node, const node_answer *answer)
 {
     char text[NODE_ADDRESS_TEXT];
-    if (answer->status != KVFERRY_OK || !answer->several)
+    if (answer->status != KVFERRY_OK)
         return;
     node_address_format(&answer->address, NODE_ADDRESS_TCP, text);
     core_link_at(node->core, answer->id, text);

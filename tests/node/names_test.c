@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Names that have several addresses. */
+/* Names that have several addresses, or another one after a while. */
 #include <arpa/inet.h>
 #include <dlfcn.h>
 #include <errno.h>
@@ -22,7 +22,11 @@ static const struct {
       "127.0.0.19", "127.0.0.1"}},
     {"two.example", {"127.0.0.31", "127.0.0.1"}},
     {"half.example", {"127.0.0.21", "127.0.0.1"}},
+    {"was.example", {"127.0.0.31"}},
+    {"is.example", {"127.0.0.1"}},
 };
+
+static _Atomic(bool) moved; /* "moves.example" is what "is.example" is, and no more what "was.example" is */
 
 /* Instead of the C library's own. */
 int getaddrinfo(const char *name, const char *service, const struct addrinfo *hints, struct addrinfo **found)
@@ -32,6 +36,8 @@ int getaddrinfo(const char *name, const char *service, const struct addrinfo *hi
     const struct addrinfo numeric = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST};
     if (!real)
         *(void **)&real = dlsym(RTLD_NEXT, "getaddrinfo");
+    if (name && strcmp(name, "moves.example") == 0)
+        name = moved ? "is.example" : "was.example";
     for (size_t i = 0; name && i < sizeof(names) / sizeof(*names); i++) {
         int failure = 0;
         if (strcmp(name, names[i].name) != 0)
@@ -218,17 +224,17 @@ static void *forward(void *context)
     return NULL;
 }
 
-/* At the other one somebody else listens: that is no proof that the worker is dead, which lives and may write. */
-static void test_who_listens_at_another_address_of_the_name_replaces_nobody(void **state)
+/* At another address of the name somebody else listens: no proof that the worker is dead, which lives and may write. */
+static void replaces_nobody(const char *name)
 {
-    (void)state;
     worker prefill, other, decode;
     way it = {.count = 0};
     char listen[64], address[64];
     const uint32_t from[] = {3, 5, 7}, to[] = {2, 4, 6};
+    moved = false;
     it.listener = listen_at("127.0.0.31", 0, CONNECTIONS, &it.port);
     snprintf(listen, sizeof(listen), "tcp://127.0.0.32:%u", it.port);
-    snprintf(address, sizeof(address), "tcp://two.example:%u", it.port);
+    snprintf(address, sizeof(address), "tcp://%s:%u", name, it.port);
     kvferry_node_options options = nodes_options("p");
     options.insecure = true;
     options.listen = listen;
@@ -250,7 +256,7 @@ static void test_who_listens_at_another_address_of_the_name_replaces_nobody(void
     kvferry_event_free(event);
     MUST(worker_ask(&decode, "t", "p", address, to, 10, report));
     sleep(1);
-    it.cut = true;
+    moved = it.cut = true;
     pthread_join(it.thread, NULL);
     expect_ended(&decode, "t", KVFERRY_OUTCOME_FAILED, "peer_lost");
     worker_close(&decode);
@@ -259,6 +265,18 @@ static void test_who_listens_at_another_address_of_the_name_replaces_nobody(void
     close_all(it.callers, CALLERS);
     close_all(it.far, it.count);
     close(it.listener);
+}
+
+static void test_who_listens_at_another_address_of_the_name_replaces_nobody(void **state)
+{
+    (void)state;
+    replaces_nobody("two.example");
+}
+
+static void test_nor_does_who_listens_where_the_name_leads_to_by_now(void **state)
+{
+    (void)state;
+    replaces_nobody("moves.example");
 }
 
 int main(void)
@@ -270,6 +288,7 @@ int main(void)
         cmocka_unit_test(test_a_worker_is_found_at_the_second_address_of_its_name),
         cmocka_unit_test(test_a_name_is_looked_up_again_where_nobody_was),
         cmocka_unit_test(test_who_listens_at_another_address_of_the_name_replaces_nobody),
+        cmocka_unit_test(test_nor_does_who_listens_where_the_name_leads_to_by_now),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
