@@ -62,19 +62,26 @@ static int listen_at(const char *host, uint16_t port, int backlog, uint16_t *bou
     return fd;
 }
 
-/* It listens at the second address of its name only. */
-static void test_the_addresses_of_a_name_are_tried_in_turn(void **state)
+/* A worker that listens at the last address of `name` only answers; `address` is where it was. */
+static void answers_at(const char *name, char address[64])
 {
-    (void)state;
     worker prefill;
-    char address[64], *text;
+    char *text;
     size_t size;
     kvferry_node_options options = nodes_options("p");
     worker_open(&prefill, &prefill_shape, &options);
-    snprintf(address, sizeof(address), "tcp://both.example%s", strrchr(kvferry_node_address(prefill.node), ':'));
+    snprintf(address, 64, "tcp://%s%s", name, strrchr(kvferry_node_address(prefill.node), ':'));
     MUST(kvferry_node_query(address, NULL, NODES_PATIENCE_MS, &text, &size, report));
     kvferry_free(text);
     worker_close(&prefill);
+}
+
+static void test_the_addresses_of_a_name_are_tried_in_turn(void **state)
+{
+    (void)state;
+    char address[64], *text;
+    size_t size;
+    answers_at("both.example", address);
     kvferry_report *report;
     assert_int_equal(kvferry_report_create(&report), KVFERRY_OK);
     assert_int_equal(kvferry_node_query(address, NULL, UINT64_MAX, &text, &size, report), KVFERRY_IO); /* at once */
@@ -87,15 +94,8 @@ static void test_the_addresses_of_a_name_are_tried_in_turn(void **state)
 static void test_all_addresses_of_a_name_are_tried(void **state)
 {
     (void)state;
-    worker prefill;
-    char address[64], *text;
-    size_t size;
-    kvferry_node_options options = nodes_options("p");
-    worker_open(&prefill, &prefill_shape, &options);
-    snprintf(address, sizeof(address), "tcp://many.example%s", strrchr(kvferry_node_address(prefill.node), ':'));
-    MUST(kvferry_node_query(address, NULL, NODES_PATIENCE_MS, &text, &size, report));
-    kvferry_free(text);
-    worker_close(&prefill);
+    char address[64];
+    answers_at("many.example", address);
 }
 
 static void test_no_address_is_tried_when_the_time_is_over(void **state)

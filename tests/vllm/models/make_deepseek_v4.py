@@ -7,14 +7,8 @@ The sizes are those of SOURCE/config.json. Tensors are scaled so that greedy ans
 from every kind of cache.
 """
 
-import json
-import shutil
-import sys
-from pathlib import Path
-
 import torch
-from drawn import Weights
-from safetensors.torch import save_file
+from drawn import Weights, make
 
 
 def compressor(weights: Weights, prefix: str, ratio: int, dim: int, hidden: int, mean: float = 1.0) -> None:
@@ -84,15 +78,5 @@ def model(c: dict) -> dict[str, torch.Tensor]:
     return weights.tensors
 
 
-def main() -> None:
-    if len(sys.argv) != 3:
-        sys.exit("usage: make_deepseek_v4.py SOURCE FOLDER")
-    config, folder = Path(sys.argv[1]) / "config.json", Path(sys.argv[2])
-    folder.mkdir(parents=True, exist_ok=True)
-    save_file(model(json.loads(config.read_text())), folder / "model.safetensors", metadata={"format": "pt"})
-    shutil.copy(config, folder / "config.json")
-    (folder / "generation_config.json").write_text(json.dumps({"bos_token_id": 0, "eos_token_id": 1}) + "\n")
-
-
 if __name__ == "__main__":
-    main()
+    make(model)

@@ -19,17 +19,10 @@ from safetensors.torch import load_file, save_file
 
 def draft_layer(c: dict) -> dict[str, torch.Tensor]:
     weights = Weights()
-    hidden, inner, dim = c["hidden_size"], c["intermediate_size"], c["head_dim"]
-    queries, keys = c["num_attention_heads"] * dim, c["num_key_value_heads"] * dim
+    hidden, dim = c["hidden_size"], c["head_dim"]
     layer = "mtp.layers.0"
     weights.matrix("mtp.fc.weight", hidden, 2 * hidden)
-    weights.matrix(f"{layer}.self_attn.q_proj.weight", 2 * queries, hidden)  # half of it is the gate
-    weights.matrix(f"{layer}.self_attn.k_proj.weight", keys, hidden)
-    weights.matrix(f"{layer}.self_attn.v_proj.weight", keys, hidden)
-    weights.matrix(f"{layer}.self_attn.o_proj.weight", hidden, queries)
-    weights.matrix(f"{layer}.mlp.gate_proj.weight", inner, hidden)
-    weights.matrix(f"{layer}.mlp.up_proj.weight", inner, hidden)
-    weights.matrix(f"{layer}.mlp.down_proj.weight", hidden, inner)
+    weights.attention_and_mlp(layer, c, gated=True)
     # What Qwen3.5's norms multiply with is one more than their weight.
     for name, size in {
         f"{layer}.input_layernorm": hidden,
