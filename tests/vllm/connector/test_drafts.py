@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 from conftest import ATTENTION
-from vllm.model_executor.models.registry import _SPECULATIVE_DECODING_MODELS
+from vllm.model_executor.models.registry import _SPECULATIVE_DECODING_MODELS, ModelRegistry
 from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec
 
 from kvferry.report import Refused
-from kvferry.vllm._facts import is_draft
+from kvferry.vllm._facts import _FROM_ZERO, _WRAPPED, is_draft
 from kvferry.vllm.layout import document_from_vllm
 
 LAYERS = 32
@@ -44,8 +44,14 @@ NAMES = {
 DRAFTS = {model: name for name, models in NAMES.items() for model in models.split()}
 
 
-def config(draft=None, speculative=True):
-    model = SimpleNamespace(get_total_num_hidden_layers=lambda: LAYERS)
+# With images, which puts "language_model." in front of its layers' names, and without.
+WRAPPED = {"Gemma4DSparkModel": "Gemma4ForConditionalGeneration"}
+PLAIN = {"MiniMaxM3MTP": "MiniMaxM3SparseForCausalLM", "Gemma4DSparkModel": "Gemma4ForCausalLM"}
+
+
+def config(draft=None, speculative=True, own=None):
+    own = own or WRAPPED.get(draft, "MiniMaxM3SparseForConditionalGeneration")
+    model = SimpleNamespace(get_total_num_hidden_layers=lambda: LAYERS, architecture=own)
     drafts = SimpleNamespace(draft_model_config=SimpleNamespace(architectures=[draft]) if draft else None)
     return SimpleNamespace(model_config=model, speculative_config=drafts if speculative else None)
 
@@ -73,6 +79,22 @@ def test_those_of_the_model_itself_do_not(model):
         "model.layers.1.linear_attn" if DRAFTS.get(model) != "model.layers.0.self_attn.attn" else "model.norm",
     ):
         assert not is_draft(name, None, config(model)), name
+
+
+@pytest.mark.parametrize("draft", PLAIN)
+def test_those_of_a_model_without_images_do_not_though_a_draft_counts_from_0(draft):
+    for layer in (0, 3, LAYERS - 1):
+        assert not is_draft(f"model.layers.{layer}.self_attn.attn", None, config(draft, own=PLAIN[draft]))
+    assert is_draft(f"model.layers.{LAYERS}.self_attn.attn", None, config(draft, own=PLAIN[draft]))
+    for unknown in ("", "SomeModel"):
+        own = SimpleNamespace(get_total_num_hidden_layers=lambda: LAYERS, architecture=unknown)
+        other = SimpleNamespace(model_config=own, speculative_config=config(draft).speculative_config)
+        assert not is_draft("model.layers.0.self_attn.attn", None, other)
+
+
+def test_the_models_whose_layers_have_a_prefix_are_vllms():
+    assert set(PLAIN) == _FROM_ZERO
+    assert _WRAPPED <= set(ModelRegistry.get_supported_archs())
 
 
 def test_a_module_that_vllm_marks_drafts_whatever_its_name():

@@ -127,9 +127,16 @@ def layer_index(name: str) -> int | None:
 #: What vLLM 0.32 calls a part of the names of draft models' layers, and of no others.
 _DRAFTS = re.compile(r"(?:^|\.)(?:mtp|draft_model|eagle_layers|transformer_block)\.")
 
-#: Draft models that count their layers from 0 as the models that they draft for do, whose names begin with
-#: "language_model.".
+#: Draft models whose layers are called "model.layers.N" from 0 on, and the models beside which that is a draft's name,
+#: as their own layers' names begin with "language_model.". The same models without images have layers of that name.
 _FROM_ZERO = frozenset({"MiniMaxM3MTP", "Gemma4DSparkModel"})
+_WRAPPED = frozenset(
+    {
+        "MiniMaxM3SparseForConditionalGeneration",
+        "Gemma4ForConditionalGeneration",
+        "Gemma4UnifiedForConditionalGeneration",
+    }
+)
 
 
 def is_draft(name: str, module: Any, vllm_config: Any) -> bool:
@@ -142,8 +149,10 @@ def is_draft(name: str, module: Any, vllm_config: Any) -> bool:
     index = layer_index(name)
     if _DRAFTS.search(name) or (index is not None and index >= vllm_config.model_config.get_total_num_hidden_layers()):
         return True
+    if not name.startswith("model.layers.") or getattr(vllm_config.model_config, "architecture", "") not in _WRAPPED:
+        return False
     models = getattr(getattr(speculative, "draft_model_config", None), "architectures", None) or ()
-    return name.startswith("model.layers.") and not _FROM_ZERO.isdisjoint(models)
+    return not _FROM_ZERO.isdisjoint(models)
 
 
 def _kv_heads(name: str, draft: bool, vllm_config: Any) -> int:
