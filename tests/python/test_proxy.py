@@ -375,6 +375,26 @@ class CommandTest(unittest.TestCase):
                 proxy.main(given)
             assert f"found more than once: http://{'p' if 'p:1/' in given else 'd'}:1\n" in said.getvalue()
 
+    def test_another_spelling_is_no_other_server(self) -> None:
+        for first, again in (
+            ("http://d.example:1", "http://D.Example:1"),
+            ("http://d", "http://d:80"),
+            ("https://d:443", "https://d"),
+            ("http://[FE80::1]:5", "http://[fe80::1]:5"),
+            ("http://d:1/one", "http://D:1/one"),
+        ):
+            said = io.StringIO()
+            with (
+                self.subTest(first=first, again=again),
+                contextlib.redirect_stderr(said),
+                mock.patch.object(web, "run_app"),
+                pytest.raises(SystemExit),
+            ):
+                proxy.main(["--prefill", "p:1", "--decode", first, "--decode", "e:1", "--decode", again])
+            assert f"found more than once: {first}, {again}\n" in said.getvalue()
+        others = ["http://d:1", "https://d:1", "http://d:2", "http://e:1", "http://d:1/two", "http://d", "https://d"]
+        assert proxy.repeated(others) == []
+
 
 if __name__ == "__main__":
     unittest.main()

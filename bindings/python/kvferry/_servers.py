@@ -210,9 +210,16 @@ def _look(task: asyncio.Task[Any]) -> None:
         task.exception()
 
 
+def _server_of(url: str) -> tuple[str, str, int, str]:
+    """What a URL comes to: neither the case of a host nor a port that its scheme has anyway makes another server."""
+    parts = urlsplit(url)
+    return parts.scheme, parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80), parts.path
+
+
 def repeated(urls: Sequence[str]) -> list[str]:
-    """Those that are there more than once."""
-    return [url for url, count in Counter(urls).items() if count > 1]
+    """Those whose servers are there more than once, each in all its spellings."""
+    counts = Counter(map(_server_of, urls))
+    return [url for url in dict.fromkeys(urls) if counts[_server_of(url)] > 1]
 
 
 def port_number(text: str) -> int:
