@@ -166,13 +166,13 @@ class _Engine:
                     words = ": not all could be begun"
                     break
                 begun.append(number)
-        except Exception as error:
+        except BaseException as error:
             words = f": {error!r}"
         failed = len(copies)
         for number in begun:  # to the last one, as each may still land
             try:
                 failed -= self._wait(number)
-            except Exception as error:
+            except BaseException as error:  # how it is cannot be told: it counts as over, and may still land
                 words = f": {error!r}"
         return f"Mooncake: {failed} of {len(copies)} copies with {peer.session} failed{words}" if failed else ""
 

@@ -234,6 +234,49 @@ def test_what_nobody_expects_ends_the_copies_with_that_peer_and_no_others(broken
     assert list(broken._engine.asked.values()).count("here:1") == begun, "behind a failure nothing is begun"
 
 
+class Leaving(Late):
+    """A TransferEngine that begins two copies and leaves the interpreter at the third; `answers` are still to give."""
+
+    room = 2
+
+    def batch_transfer_async_write(self, session, local, remote, sizes):
+        number = super().batch_transfer_async_write(session, local, remote, sizes)
+        if not number:
+            raise SystemExit("odd")
+        return number
+
+
+def test_what_was_begun_is_waited_for_whatever_is_raised_at_the_next(monkeypatch):
+    monkeypatch.setattr("mooncake.engine.TransferEngine", Leaving)
+    engine = mooncake._Engine("", "", "127.0.0.1")
+    engine.peers[1] = mooncake._Peer("there:1")
+    ends = submit_and_wait(engine, [(7, 1)], 3)
+    engine.progress()
+    engine.close()
+    assert ends == [(7, PEER_LOST, b"Mooncake: 1 of 3 copies with there:1 failed: SystemExit('odd')")]
+    assert [engine._engine.answers[number] for number in (1, 2)] == [[], []]
+
+
+class Hidden(Late):
+    """A TransferEngine that leaves the interpreter when the first copy is looked at."""
+
+    def transfer_check_status(self, number):
+        if number == 1:
+            raise SystemExit("odd")
+        return super().transfer_check_status(number)
+
+
+def test_what_is_raised_at_the_look_at_one_copy_leaves_the_others_waited_for(monkeypatch):
+    monkeypatch.setattr("mooncake.engine.TransferEngine", Hidden)
+    engine = mooncake._Engine("", "", "127.0.0.1")
+    engine.peers[1] = mooncake._Peer("there:1")
+    ends = submit_and_wait(engine, [(7, 1)], 3)
+    engine.progress()
+    engine.close()
+    assert ends == [(7, PEER_LOST, b"Mooncake: 1 of 3 copies with there:1 failed: SystemExit('odd')")]
+    assert [engine._engine.answers[number] for number in (2, 3)] == [[], []]
+
+
 def test_a_failed_connection_takes_no_copies_before_its_end_is_told(broken):
     ends = submit_and_wait(broken, [(7, 1)])
     with Report() as report:
