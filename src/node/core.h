@@ -61,7 +61,8 @@ typedef enum core_link_end {
     CORE_LINK_LOST,    /* the connection broke, or an answer cannot be delivered */
     CORE_LINK_REFUSED, /* the peer's host answered that nobody listens at the address: the process that had
                           it is dead, and what its kernel still had to send has been sent */
-    CORE_LINK_DENIED,  /* the keys do not fit: nothing was sent */
+    CORE_LINK_DENIED,  /* the other side does not allow this node's key: nothing was sent */
+    CORE_LINK_UNLISTED,/* this node does not allow the address's key, or it has none: nothing was sent */
     CORE_LINK_UNPROVED /* who listens at the address ended the connection in the handshake, before it proved that it
                           has the address's key: it has another, or takes no more connections for now */
 } core_link_end;

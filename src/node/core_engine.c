@@ -156,6 +156,19 @@ static void fail_unproved(node_core *core, core_engine *engine, const char *addr
                           base_format("whoever listens at %.200s", address));
 }
 
+/* Both sides read it: so it says on which of them the list is. */
+static void fail_refused_key(node_core *core, core_engine *engine, const char *address, core_link_end how)
+{
+    bool theirs = how == CORE_LINK_DENIED;
+    const char *key = core_address_key(theirs ? core->options.address : address);
+    const char *expected = theirs ? "the decode side's key in the prefill side's allowed_keys"
+                           : *key ? "the prefill side's key in the decode side's allowed_keys"
+                                  : "an address of the prefill side with a key, as the decode side has keys";
+    core_engine_fail_with(core, engine, "key_refused", expected,
+                          *key ? base_format("the key %.64s, which is not there", key) : "one without a key",
+                          handshake_with(engine));
+}
+
 static void on_time(node_core *core, void *owner)
 {
     core_engine *engine = owner;
@@ -496,9 +509,8 @@ void core_engine_line_ended(node_core *core, core_line *line, core_link_end how)
         return;
     }
     engine->address_at = 0;
-    if (how == CORE_LINK_DENIED)
-        core_engine_fail_with(core, engine, "key_refused", "a key that the other side allows", "another one",
-                              handshake_with(engine));
+    if (how == CORE_LINK_DENIED || how == CORE_LINK_UNLISTED)
+        fail_refused_key(core, engine, line->address, how);
     else if (unproved_often(engine) && core->now - engine->unproved_since >= core->options.silence_ns)
         fail_unproved(core, engine, line->address);
     else

@@ -108,10 +108,11 @@ const char *core_who(const char *who, const char *place)
 void core_refused(node_core *core, const char *engine_id, const char *who, const kvferry_report *reasons)
 {
     const char *code = core_reasons_code(reasons, "no_memory");
+    const size_t count = kvferry_report_count(reasons);
     core_count_refused(core, code);
     if (first_time(core, who, code))
-        core_log(core, KVFERRY_LOG_WARNING, "engine %s, %s: refused, %s: %s (%zu reasons)", engine_id,
-                 who, code, core_reasons_text(reasons, ""), kvferry_report_count(reasons));
+        core_log(core, KVFERRY_LOG_WARNING, "engine %s, %s: refused, %s: %s (%zu reason%s)", engine_id,
+                 who, code, core_reasons_text(reasons, ""), count, count == 1 ? "" : "s");
 }
 
 uint64_t core_random(node_core *core)

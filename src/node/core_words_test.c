@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The lines of the log that a person needs to see which transfer ended, with whom, and why. */
+#include "node/core_internal.h"
 #include "node/rig_test.h"
 
 enum { LINES = 512 };
@@ -110,6 +111,24 @@ static void of_many_workers_four_are_named(void **state)
     rig_free(r);
 }
 
+static void reasons_are_counted_in_words(void **state)
+{
+    (void)state;
+    rig *r = listen_to();
+    size_t d = rig_engine(r, "decode", 1, 1);
+    kvferry_report *reasons = core_reason("some_code", "one", "two", "why");
+    assert_non_null(reasons);
+    core_refused(r->nodes[d].core, "prefill", "this worker", reasons);
+    expect_line(KVFERRY_LOG_WARNING,
+                "engine prefill, this worker: refused, some_code: why: expected one, found two (1 reason)");
+    base_report_add(reasons, "other_code", NULL, "three", "four", "why not");
+    core_refused(r->nodes[d].core, "prefill", "that worker", reasons);
+    expect_line(KVFERRY_LOG_WARNING,
+                "engine prefill, that worker: refused, some_code: why: expected one, found two (2 reasons)");
+    kvferry_report_free(reasons);
+    rig_free(r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -117,6 +136,7 @@ int main(void)
         cmocka_unit_test(a_failed_transfer_says_why_too),
         cmocka_unit_test(who_was_not_known_is_said_to_be_unknown),
         cmocka_unit_test(of_many_workers_four_are_named),
+        cmocka_unit_test(reasons_are_counted_in_words),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

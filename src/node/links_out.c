@@ -108,7 +108,7 @@ static void dial_if_allowed(links_link *link)
     if (why) {
         bool keys = link->links->options.keys != NULL;
         link->links->refused_keys += keys;
-        give_up(link, keys ? CORE_LINK_DENIED : CORE_LINK_LOST, why);
+        give_up(link, keys ? CORE_LINK_UNLISTED : CORE_LINK_LOST, why);
     } else {
         dial(link);
     }

@@ -254,11 +254,11 @@ static void test_servers_are_checked_too(void **state)
     begin(&decode, "d", "d.allowed");
     begin(&prefill, "stranger", "p.allowed");
     open_link(&decode, 1, prefill.address); /* its key is not in the list */
-    expect_end(&decode, &prefill, 1, CORE_LINK_DENIED);
+    expect_end(&decode, &prefill, 1, CORE_LINK_UNLISTED);
     assert_non_null(strstr(decode.log, "not in the list"));
     snprintf(address, sizeof(address), "tcp://127.0.0.1:%u", prefill.bound.port);
     open_link(&decode, 3, address); /* no key at all */
-    expect_end(&decode, &prefill, 3, CORE_LINK_DENIED);
+    expect_end(&decode, &prefill, 3, CORE_LINK_UNLISTED);
     node_address wrong = prefill.bound; /* the right key, but it is not the server's */
     bool open_to_others;
     node_key_pair p;

@@ -86,8 +86,6 @@ static void expect_end(worker *w, const char *where, const char *code, const cha
     kvferry_event_free(event);
 }
 
-static void expect_no_connection(worker *w, const char *where) { expect_end(w, where, "key_refused", ""); }
-
 static void test_keys_that_are_not_allowed(void **state)
 {
     (void)state;
@@ -96,7 +94,8 @@ static void test_keys_that_are_not_allowed(void **state)
     size_t size;
     open_with_keys(&prefill, &prefill_shape, "p", "p.allowed");
     open_with_keys(&stranger, &decode_shape, "stranger", "d.allowed");
-    expect_no_connection(&stranger, kvferry_node_address(prefill.node));
+    expect_end(&stranger, kvferry_node_address(prefill.node), "key_refused",
+               "the decode side's key in the prefill side's allowed_keys");
     kvferry_node_statistics now = statistics_of(&prefill);
     assert_in_range(now.refused_keys, 1, 1000);
     assert_int_equal(now.messages_in, 0);
@@ -113,7 +112,8 @@ static void test_keys_that_are_not_allowed(void **state)
     open_with_keys(&other, &prefill_shape, "stranger", "p.allowed");
     worker decode;
     open_with_keys(&decode, &decode_shape, "d", "d.allowed");
-    expect_no_connection(&decode, kvferry_node_address(other.node));
+    expect_end(&decode, kvferry_node_address(other.node), "key_refused",
+               "the prefill side's key in the decode side's allowed_keys");
     assert_in_range(statistics_of(&decode).refused_keys, 1, 1000);
     worker_close(&decode);
     worker_close(&other);
