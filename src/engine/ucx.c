@@ -29,7 +29,8 @@ static kvferry_status open_context(ucx_engine *engine, const kvferry_engine_opti
     ucp_config_release(config);
     if (status == UCS_OK)
         return KVFERRY_OK;
-    ucx_report(report, "no such transport or device here", status);
+    ucx_report_at(report, *options->transport ? "transport" : "", "transports and devices that UCX has here",
+                  "no such transport or device here", status);
     return status == UCS_ERR_NO_MEMORY ? KVFERRY_NO_MEMORY : KVFERRY_UNSUPPORTED;
 }
 

@@ -135,6 +135,7 @@ void ucx_words_end(void);
 const char *ucx_words_get(void); /* the last since begin; "" */
 kvferry_status ucx_status(ucs_status_t status);
 void ucx_report(kvferry_report *report, const char *what, ucs_status_t status);
+void ucx_report_at(kvferry_report *report, const char *place, const char *expected, const char *what, ucs_status_t status);
 
 /* ucx_peer.c */
 kvferry_status ucx_peer_connect(void *self, const void *address, size_t size, void **peer,

@@ -79,8 +79,14 @@ kvferry_status ucx_status(ucs_status_t status)
 
 void ucx_report(kvferry_report *report, const char *what, ucs_status_t status)
 {
+    ucx_report_at(report, "", NULL, what, status);
+}
+
+void ucx_report_at(kvferry_report *report, const char *place, const char *expected, const char *what,
+                   ucs_status_t status)
+{
     const char *said = ucx_words_get();
-    base_report_add(report, "engine_failed", NULL, NULL,
+    base_report_add(report, "engine_failed", &(base_where){.place = place}, expected,
                     base_format("%s%s%s", ucs_status_string(status), *said ? ": " : "", said),
                     "ucx: %s", what);
 }
