@@ -48,8 +48,12 @@ static int parse(int argc, char **argv, arguments *given)
     for (size_t i = 0; i < given->incarnations.count; i++)
         if (strlen(given->incarnations.items[i]) != 16 || strspn(given->incarnations.items[i], "0123456789abcdef") != 16)
             return tool_misuse("--incarnation", "16 lower-case hexadecimal digits", given->incarnations.items[i]);
-    for (int i = operand; i < argc; i++)
+    for (int i = operand; i < argc && status == TOOL_GO_ON; i++) {
+        status = tool_check_address(argv[i]); /* of all, before any is told */
         tool_list_add(&given->addresses, argv[i]);
+    }
+    if (status != TOOL_GO_ON)
+        return status;
     return tool_check_file("--key", "a file that can be read", given->key);
 }
 

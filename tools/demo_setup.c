@@ -104,12 +104,12 @@ int demo_setup(demo_config *config, tool_side sides[DEMO_ROLES])
     demo_memory_mind(config);
     for (int role = 0; role < DEMO_ROLES && status == TOOL_GO_ON; role++)
         status = take_cost(config, (demo_role)role, &costs[role], &reasons);
+    if (status == TOOL_GO_ON && !tool_reasons_count(&reasons))
+        status = check_memory(config, costs);
+    for (int role = 0; role < DEMO_ROLES && status == TOOL_GO_ON && !tool_reasons_count(&reasons); role++)
+        status = size_side(config, (demo_role)role, &costs[role], &sides[role], &reasons);
     if (status == TOOL_GO_ON && tool_reasons_count(&reasons))
         return tool_refuse(&reasons, "the model cannot be laid out", stdout);
-    if (status == TOOL_GO_ON)
-        status = check_memory(config, costs);
-    for (int role = 0; role < DEMO_ROLES && status == TOOL_GO_ON; role++)
-        status = size_side(config, (demo_role)role, &costs[role], &sides[role], &reasons);
     tool_reasons_free(&reasons);
     return status;
 }

@@ -78,8 +78,10 @@ static int run(int argc, char **argv)
     int first = 1;
     while (first < argc && strcmp(argv[first], "--json") == 0) first++;
     const char *word = first < argc ? argv[first] : NULL;
-    if (word && strcmp(word, "help") == 0 && first + 1 < argc && argv[first + 1][0] != '-')
-        return help_of(argc - first - 1, argv + first + 1);
+    int about = first + 1;
+    while (about < argc && strcmp(argv[about], "--json") == 0) about++;
+    if (word && strcmp(word, "help") == 0 && about < argc && argv[about][0] != '-')
+        return help_of(argc - about, argv + about);
     if (word && (strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0 || strcmp(word, "help") == 0)) {
         help();
         return TOOL_FINE;

@@ -291,17 +291,6 @@ static void take_reasons(json_t *list, const json_t *workers)
         json_array_extend(list, json_object_get(json_array_get(workers, i), "reasons"));
 }
 
-/* A byte that is wrong is no reason of a node: the first one is named. */
-static void take_finding(tool_reasons *reasons, const json_t *workers)
-{
-    for (size_t i = 0; i < json_array_size(workers); i++) {
-        const json_t *worker = json_array_get(workers, i);
-        const char *first = json_string_value(json_array_get(json_object_get(worker, "findings"), 0));
-        if (first)
-            try_reason(reasons, "bytes_wrong", demo_text(worker, "worker"), "every byte right", first);
-    }
-}
-
 /* All reasons of both sides, and those of the connection between them. */
 static json_t *all_reasons(sender *s)
 {
@@ -310,7 +299,7 @@ static json_t *all_reasons(sender *s)
         const json_t *request = json_array_get(s->results, i);
         take_reasons(list, json_object_get(request, "workers"));
         take_reasons(list, json_object_get(request, "sources"));
-        take_finding(&s->reasons, json_object_get(request, "workers"));
+        try_take_findings(&s->reasons, json_object_get(request, "workers"));
     }
     json_array_extend(list, s->reasons.list);
     return list;

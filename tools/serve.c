@@ -30,6 +30,7 @@ typedef struct server {
     demo_pools pools;
     demo_random random;
     uint64_t requests, right;
+    tool_reasons reasons; /* of requests that did not go well */
 } server;
 
 /* A sender that is connected. */
@@ -216,6 +217,19 @@ static void print_answer(const client *c, const kvferry_request *request, const 
     fflush(stdout);
 }
 
+/* Why it did not go well, for the end of the run. */
+static void keep_reasons(server *s, const char *id, const json_t *workers, bool released)
+{
+    tool_reasons own = {0};
+    for (size_t i = 0; i < json_array_size(workers); i++)
+        tool_reasons_join(&s->reasons, json_object_get(json_array_get(workers, i), "reasons"));
+    try_take_findings(&own, workers);
+    if (!released)
+        try_reason(&own, "not_released", id, "the blocks to be released", "blocks that may still be written");
+    tool_reasons_join(&s->reasons, own.list);
+    tool_reasons_free(&own);
+}
+
 static int do_request(server *s, client *c, const json_t *message)
 {
     demo_tables tables = {0};
@@ -230,6 +244,7 @@ static int do_request(server *s, client *c, const json_t *message)
         const oracle_transfer transfer = {request, demo_number(message, "seed")};
         json_t *result = answer(s, c, &transfer, released);
         print_answer(c, request, result);
+        keep_reasons(s, request->transfer_id, json_object_get(result, "workers"), released);
         if (!demo_channel_write(c->fd, result))
             status = TOOL_FAILED;
         if (!released) {
@@ -356,6 +371,18 @@ static void say_addresses(const server *s)
              s->bound, try_engine_address(&s->engine));
 }
 
+static void print_json(const server *s)
+{
+    bool ok = s->right == s->requests;
+    json_t *value = json_pack("{s:b, s:s, s:I, s:I}", "ok", ok, "address", s->bound, "requests", (json_int_t)s->requests,
+                              "right", (json_int_t)s->right);
+    if (!ok)
+        json_object_set_new(value, "reasons", s->reasons.list ? json_incref(s->reasons.list) : json_array());
+    if (!ok && s->reasons.dropped)
+        json_object_set_new(value, "dropped", json_integer((json_int_t)s->reasons.dropped));
+    tool_print_json(value);
+}
+
 static int run(server *s)
 {
     int status = try_side_make(&s->options, &s->side);
@@ -376,9 +403,7 @@ static int run(server *s)
     say_addresses(s);
     wait_for_senders(s);
     if (tool_json())
-        tool_print_json(json_pack("{s:b, s:s, s:I, s:I}", "ok", s->right == s->requests, "address",
-                                  s->bound, "requests", (json_int_t)s->requests, "right",
-                                  (json_int_t)s->right));
+        print_json(s);
     return s->right == s->requests ? TOOL_FINE : TOOL_FAILED;
 }
 
@@ -400,6 +425,7 @@ int tool_serve(int argc, char **argv)
     demo_pools_free(&s.pools);
     tool_side_free(&s.side);
     tool_list_free(&s.options.layouts);
+    tool_reasons_free(&s.reasons);
     free(s.bound);
     return status;
 }

@@ -31,6 +31,9 @@ static int parse(int argc, char **argv, arguments *given)
     if (operand + 1 != argc)
         return tool_misuse("ADDRESS", "one address", operand < argc ? argv[operand + 1] : "none");
     given->address = argv[operand];
+    status = tool_check_address(given->address);
+    if (status != TOOL_GO_ON)
+        return status;
     return tool_check_file("--key", "a file that can be read", given->key);
 }
 

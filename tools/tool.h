@@ -78,6 +78,9 @@ void tool_list_free(tool_list *list);
 /* Whether the file that `option` names can be read: TOOL_GO_ON, or wrong use. NULL is none. */
 int tool_check_file(const char *option, const char *expected, const char *path);
 
+/* Whether a node's address has the form of one (tool_address.c): TOOL_GO_ON, or wrong use. */
+int tool_check_address(const char *address);
+
 /* Reads a whole file, or stdin for "-" (once a run). TOOL_GO_ON with *data, terminated by a zero
  * byte, the caller's to free(); else the exit status, with the message already given. */
 int tool_read(const char *path, char **data, size_t *size);
@@ -144,6 +147,8 @@ void tool_reasons_add(tool_reasons *reasons, const kvferry_reason *reason);
 
 /* Adds the report's reasons, but those that are there already, and clears it. */
 void tool_reasons_take(tool_reasons *reasons, kvferry_report *report, const char *file);
+/* Adds what --json printed of others; of more than a report keeps only their number. */
+void tool_reasons_join(tool_reasons *reasons, const json_t *list);
 size_t tool_reasons_count(const tool_reasons *reasons);
 void tool_reasons_free(tool_reasons *reasons);
 
@@ -205,6 +210,9 @@ size_t tool_model_option_rows(const char *prefix, const char *blocks, tool_model
 /* Sets the fields that `side` gives, else those that `common` gives; either may be NULL. */
 int tool_model_options_apply(const tool_model_values *common, const tool_model_values *side,
                              kvferry_model_options *options);
+
+/* The names of the options that are given, with commas between; "": none. free() it. */
+char *tool_model_options_given(const tool_model_values *values);
 
 /* All workers of one engine. names[i] is the file that a document came from, or "tp1 pp0". */
 typedef struct tool_side {

@@ -58,6 +58,8 @@ static const char *member(const json_t *reason, const char *key)
     return text ? text : "";
 }
 
+enum { JOINED_MOST = 1000 };
+
 static void add(tool_reasons *reasons, json_t *object)
 {
     if (!reasons->list)
@@ -84,6 +86,16 @@ void tool_reasons_take(tool_reasons *reasons, kvferry_report *report, const char
         add(reasons, tool_reason_json(kvferry_report_get(report, i), file));
     reasons->dropped += kvferry_report_dropped(report);
     kvferry_report_clear(report);
+}
+
+void tool_reasons_join(tool_reasons *reasons, const json_t *list)
+{
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        if (tool_reasons_count(reasons) < JOINED_MOST)
+            add(reasons, json_incref(json_array_get(list, i)));
+        else
+            reasons->dropped++;
+    }
 }
 
 size_t tool_reasons_count(const tool_reasons *reasons) { return json_array_size(reasons->list); }

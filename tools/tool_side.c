@@ -131,6 +131,21 @@ int tool_model_options_apply(const tool_model_values *common, const tool_model_v
     return status;
 }
 
+char *tool_model_options_given(const tool_model_values *values)
+{
+    char *names = tool_text("%s", "");
+    for (size_t i = 0; i < FIELD_COUNT; i++) {
+        if (!values->given[i])
+            continue;
+        const char *alias = fields[i].alias;
+        char *longer = tool_text("%s%s--%s%s%s%s%s%s", names, *names ? ", " : "", values->prefix, fields[i].name,
+                                 alias ? " (--" : "", alias ? values->prefix : "", alias ? alias : "", alias ? ")" : "");
+        free(names);
+        names = longer;
+    }
+    return names;
+}
+
 /* --- sides --------------------------------------------------------------------------------- */
 
 void tool_side_add(tool_side *side, kvferry_layout *layout, char *name)

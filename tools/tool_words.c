@@ -17,6 +17,10 @@ static const word words[] = {
     {"the option insecure", "--insecure"},
     {"a key file,", "--key FILE,"},
     {"connect_ms", "--timeout"},
+    /* These the command leaves as they are. */
+    {"silence_ms", "the time after which a node counts as lost"},
+    {"max_peer_copies", "the most that a node has under way to one other"},
+    {"net_devices", "the environment variable UCX_NET_DEVICES"},
 };
 
 /* As a place. */

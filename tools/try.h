@@ -107,6 +107,9 @@ void try_print_reasons(const json_t *workers, const char *side);
 /* Adds a reason of the command's own. */
 void try_reason(tool_reasons *reasons, const char *code, const char *place, const char *expected, const char *found);
 
+/* A byte that is wrong is no reason of a node: the first one of each worker is named. */
+void try_take_findings(tool_reasons *reasons, const json_t *workers);
+
 /* Each as a line on stderr: `serve` goes on, and stdout has one value of JSON. */
 void try_log_reasons(const tool_reasons *reasons);
 

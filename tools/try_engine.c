@@ -233,6 +233,16 @@ void try_reason(tool_reasons *reasons, const char *code, const char *place, cons
     free(message);
 }
 
+void try_take_findings(tool_reasons *reasons, const json_t *workers)
+{
+    for (size_t i = 0; i < json_array_size(workers); i++) {
+        const json_t *worker = json_array_get(workers, i);
+        const char *first = json_string_value(json_array_get(json_object_get(worker, "findings"), 0));
+        if (first)
+            try_reason(reasons, "bytes_wrong", demo_text(worker, "worker"), "every byte right", first);
+    }
+}
+
 void try_log_reasons(const tool_reasons *reasons)
 {
     for (size_t i = 0; i < tool_reasons_count(reasons); i++)

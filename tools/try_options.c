@@ -162,6 +162,19 @@ static int check_workers(const tool_side *side)
     return status;
 }
 
+/* Documents say it all: what would make another engine of a model is not passed over. */
+static int check_documents_alone(const try_options *options)
+{
+    char *given = tool_model_options_given(&options->values);
+    char *names = tool_text("%s%s%s", options->topology ? "--topology" : "", options->topology && *given ? ", " : "", given);
+    int status = TOOL_GO_ON;
+    if (options->layouts.count && *names)
+        status = tool_misuse(names, "options of a model with --model only", "them with --layout");
+    free(names);
+    free(given);
+    return status;
+}
+
 int try_side_make(const try_options *options, tool_side *side)
 {
     tool_reasons reasons = {0};
@@ -170,7 +183,9 @@ int try_side_make(const try_options *options, tool_side *side)
     if (!options->key != !options->allowed)
         return tool_misuse(options->key ? "--allow" : "--key", "--key and --allow together",
                            options->key ? "--key alone" : "--allow alone");
-    int status = tool_check_file("--key", "a file that can be read", options->key);
+    int status = check_documents_alone(options);
+    if (status == TOOL_GO_ON)
+        status = tool_check_file("--key", "a file that can be read", options->key);
     if (status == TOOL_GO_ON)
         status = tool_check_file("--allow", "a file that can be read", options->allowed);
     if (status != TOOL_GO_ON)

@@ -141,12 +141,36 @@ class Try(CommandTest):
         result = self.expect(FAILED, "send", server.address, *SMALL, "--key", "prefill", "--allow",
                              "stranger.pub", "--timeout", "5", "--json", env=MODELS)
         self.assertIs(json.loads(result.out)["ok"], False)  # the decode engine's key is not allowed
+        with open(os.path.join(self.folder, "decode.pub")) as file:
+            key = file.read().strip()
+        reasons = json.loads(result.out)["requests"][0]["workers"][0]["reasons"]
+        self.assertEqual([(reason["code"], reason["expected"], reason["found"]) for reason in reasons],
+                         [("key_refused", "the decode side's key in the prefill side's --allow",
+                           f"the key {key}, which is not there")])
         result = self.send(FAILED, server, *SMALL, "--insecure", "--json")  # refused, so nothing is waited for
         source = json.loads(result.out)["requests"][0]["sources"][0]
         self.assertEqual(self.codes(source), {"source_aborted"})
         status, out = server.interrupt()
         self.assertEqual(status, FAILED)
         self.assertIn("receiver tp0: the sender's address: the two sides cannot talk", out)
+
+    def test_a_key_that_is_refused_is_named_with_whose_list(self):
+        for name in ("a", "b", "c"):
+            self.expect(FINE, "keygen", name)
+        server = self.serve(*SMALL, "--key", "a", "--allow", "b.pub", "--timeout", "5", "--once", "--json")
+        value = self.send_json(FAILED, server, *SMALL, "--key", "c", "--allow", "a.pub", "--timeout", "5")
+        with open(os.path.join(self.folder, "c.pub")) as file:
+            key = file.read().strip()
+        wanted = ("key_refused", "the prefill side's key in the decode side's --allow",
+                  f"the key {key}, which is not there")
+        status, out = server.wait()
+        self.assertEqual(status, FAILED)
+        ended = json.loads(out)
+        self.assertEqual((ended["ok"], ended["requests"], ended["right"]), (False, 1, 0))
+        for reasons in (value["reasons"], ended["reasons"]):
+            found = [(reason["code"], reason["expected"], reason["found"]) for reason in reasons]
+            self.assertIn(wanted, found)
+            self.assertNotIn("allowed_keys", str(reasons))
 
     def test_status(self):
         server = self.serve(*SMALL)
@@ -282,6 +306,31 @@ class Try(CommandTest):
             self.expect_misuse("declare-dead", "tcp://127.0.0.1:1", "--incarnation", wrong,
                                says=["--incarnation", "16", wrong])
         self.expect_misuse("keygen", says=["FILE"])
+
+    def test_addresses_that_are_none(self):
+        for wrong in ("foo", "", "tcp://127.0.0.1:1/zz", "tcp://127.0.0.1:65536", "127.0.0.1:1"):
+            for verb in (("status",), ("declare-dead", "-i", "0" * 16)):
+                self.expect_misuse(*verb, wrong, says=["ADDRESS: expected tcp://HOST:PORT", f'found "{wrong}"'])
+        for wrong in ("foo", "", "tcp://127.0.0.1:1", "127.0.0.1:65536"):
+            self.expect_misuse("send", wrong, *SMALL, env=MODELS, says=["ADDRESS: expected HOST:PORT"])
+        self.expect(FAILED, "status", "tcp://127.0.0.1:1", "--timeout", "1")
+
+    def test_nobody_is_told_where_one_address_is_none(self):
+        with socket.create_server(("127.0.0.1", 0)) as node:
+            node.settimeout(0)
+            address = "tcp://127.0.0.1:%d" % node.getsockname()[1]
+            self.expect_misuse("declare-dead", address, "foo", "-i", "0" * 16, "--timeout", "1", says=["ADDRESS", "foo"])
+            with self.assertRaises(BlockingIOError):
+                node.accept()
+
+    def test_options_of_a_model_beside_documents(self):
+        self.write("d.json", document("d"))
+        for verb in (("serve",), ("send", "127.0.0.1:1")):
+            for words, name in ((("--topology", "tp2"), "--topology"), (("--engine-id", "e"), "--engine-id"),
+                                (("--blocks", "9"), "--num-gpu-blocks-override (--blocks)"),
+                                (("--kv-cache-dtype", "fp8"), "--kv-cache-dtype (--kv-dtype)"),
+                                (("-t", "tp2", "--platform", "cpu"), "--topology, --platform")):
+                self.expect_misuse(*verb, "--layout", "d.json", *words, says=[f"{name}: expected", "--layout"])
 
     def test_no_keys_and_no_loopback(self):
         value = self.expect_json(FAILED, "serve", *SMALL, "--listen", "0.0.0.0:0", env=MODELS)

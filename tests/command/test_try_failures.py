@@ -2,13 +2,14 @@
 """What serve and send say when there is nothing to move: workers that are not there, another program, nobody."""
 import contextlib
 import json
+import os
 import re
 import socket
 import threading
 import unittest
 
 from documents import document
-from harness import FAILED, FINE, CommandTest
+from harness import FAILED, FINE, SOURCE, CommandTest
 from test_try import MODELS, SMALL, Serve
 
 
@@ -238,6 +239,7 @@ class Server(CommandTest):
         cases = [(("serve", *SMALL, "--listen", "0.0.0.0:0"), "address_insecure", "--listen", "--key", "or --insecure"),
                  (("serve", *SMALL, "--listen", "0.0.0.0:0", "--insecure"), "advertise_missing", "--listen"),
                  (("serve", *SMALL, "--key", "key", "--allow", "where"), "key_malformed", "where line 1"),
+                 (("serve", *SMALL, "--transport", "none"), "engine_failed", "--transport", "that UCX has here"),
                  (("status", keyed), "address_key", "ADDRESS", "expected --key FILE"),
                  (("status", "tcp://127.0.0.1:1", "--key", "key"), "address_key", "ADDRESS"),
                  (("declare-dead", keyed, "-i", "0" * 16), "address_key", f"{keyed}: ADDRESS", "expected --key FILE")]
@@ -249,6 +251,29 @@ class Server(CommandTest):
                 self.assertIn(text, reason["message"])
             self.assertNotIn("key_file", str(reason))
         self.assertIn("--key", self.expect(FAILED, "status", keyed).err)
+
+    def test_options_that_the_command_has_not_are_words(self):
+        """Each name of a field in a sentence of a node or engine has words in the command, or is one of its places."""
+        fields = set()
+        for name, kind in (("node.h", "kvferry_node_options"), ("engine.h", "kvferry_engine_options")):
+            with open(os.path.join(SOURCE, "include", "kvferry", name)) as file:
+                body = re.search(r"typedef struct %s \{(.*?)\n\}" % kind, file.read(), re.S)[1]
+            body = re.sub(r"/\*.*?\*/", "", body, flags=re.S)
+            fields |= {field for field in re.findall(r"(\w+);", body) if "_" in field}
+        self.assertLessEqual({"silence_ms", "net_devices", "max_peer_copies", "connect_ms"}, fields)
+        with open(os.path.join(SOURCE, "tools", "tool_words.c")) as file:
+            known = set(re.findall(r'\{"(\w+)", "', file.read()))
+        for folder in ("node", "engine"):
+            folder = os.path.join(SOURCE, "src", folder)
+            for name in os.listdir(folder):
+                if not name.endswith(".c") or name.endswith("_test.c"):
+                    continue
+                with open(os.path.join(folder, name)) as file:
+                    texts = re.findall(r'"((?:[^"\\\n]|\\.)*)"', file.read())
+                for text in texts:
+                    words = set(re.findall(r"\w+", text)) & fields
+                    if " " in text and words:
+                        self.assertLessEqual(words, known, f"{name}: {text}")
 
     def test_names_of_files_stay_in_messages(self):
         self.expect(FINE, "keygen", "key")

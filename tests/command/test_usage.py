@@ -35,6 +35,9 @@ class Help(CommandTest):
             self.assertEqual(self.expect(FINE, "help", *verb.split()).out, self.expect(FINE, *verb.split(), "--help").out)
         self.expect_misuse("help", "explian", says=["explian"])
         self.assertEqual(self.expect(FINE, "help", "--json").out, self.expect(FINE, "--help").out)
+        layout = self.expect(FINE, "layout", "--help").out
+        for words in (("help", "--json", "layout"), ("help", "layout", "--json"), ("--json", "help", "layout")):
+            self.assertEqual(self.expect(FINE, *words).out, layout)
 
     def test_help_wins_over_what_is_missing(self):
         self.expect(FINE, "plan", "--source", "p.json", "--help")
