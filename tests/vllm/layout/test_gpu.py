@@ -78,8 +78,8 @@ def merged(content, more):
 
 
 CASES = list(recorded())
-if os.environ.get("KVFERRY_VLLM_ALL") != "1":
-    CASES = [case for index, case in enumerate(CASES) if index % 4 == 0]
+if os.environ.get("KVFERRY_VLLM_ALL") != "1":  # each kind of GPU is a process of half a minute: one with FlashInfer
+    CASES = [case for case in CASES[::4] if case["options"].get("platform") not in ("sm90-fi", "sm120-fi")]
 
 
 @pytest.fixture(scope="module")
