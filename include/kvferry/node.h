@@ -361,6 +361,10 @@ KVFERRY_API kvferry_status kvferry_node_declare_dead_at(const char *address, con
                                                         const char *incarnation, uint64_t timeout_ms,
                                                         kvferry_declared *declared, kvferry_report *report);
 
+/* Whether a text has the form of a control address, "tcp://HOST:PORT" or "tcp://HOST:PORT/KEY". No I/O; any thread.
+ * KVFERRY_INVALID, with address_malformed. */
+KVFERRY_API kvferry_status kvferry_node_check_address(const char *address, kvferry_report *report);
+
 /* --- keys ------------------------------------------------------------------------------------------- */
 
 /* Writes a new CURVE key pair to `path` (mode 0600) and its public key alone to `path`.pub. An existing file is

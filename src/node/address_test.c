@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include <kvferry/node.h>
+
 #include "base/host.h"
 #include "test.h"
 
@@ -83,12 +85,19 @@ static void test_what_is_none_is_refused(void **state)
         assert_string_equal(kvferry_report_get(report, 0)->code, "address_malformed");
         assert_string_equal(kvferry_report_get(report, 0)->place, "option");
         assert_string_equal(address.host, "as it was");
+        kvferry_report_clear(report);
+        if (bad[i].form == NODE_ADDRESS_TCP) {
+            assert_int_equal(kvferry_node_check_address(bad[i].text, report), KVFERRY_INVALID);
+            assert_string_equal(kvferry_report_get(report, 0)->code, "address_malformed");
+        }
         kvferry_report_free(report);
     }
     char longest[300] = "tcp://";
     memset(longest + 6, 'a', 254);
     strcpy(longest + 260, ":1");
     node_address address;
+    assert_int_equal(kvferry_node_check_address("tcp://[::1]:1", NULL), KVFERRY_OK);
+    assert_int_equal(kvferry_node_check_address(NULL, NULL), KVFERRY_INVALID);
     assert_false(node_address_parse(longest, NODE_ADDRESS_TCP, &address, "", NULL));
     assert_true(
         node_address_parse(strcpy(longest + 1, "tcp://x:1"), NODE_ADDRESS_TCP, &address, "", NULL));

@@ -154,10 +154,21 @@ static kvferry_status await(query_job *job)
     return status;
 }
 
+static bool read_address(const char *text, node_address *address, kvferry_report *report)
+{
+    return node_address_parse(text, NODE_ADDRESS_TCP, address, "address", report);
+}
+
+kvferry_status kvferry_node_check_address(const char *address, kvferry_report *report)
+{
+    node_address parsed;
+    return address && read_address(address, &parsed, report) ? KVFERRY_OK : KVFERRY_INVALID;
+}
+
 static kvferry_status read_query(query_job *job, const char *key_file)
 {
     bool open_to_others;
-    if (!node_address_parse(job->text, NODE_ADDRESS_TCP, &job->address, "address", job->report))
+    if (!read_address(job->text, &job->address, job->report))
         return KVFERRY_INVALID;
     job->with_keys = key_file && *key_file;
     if (job->with_keys != job->address.has_key) {

@@ -265,6 +265,7 @@ QUIET(kvferry_node_wait)
 QUIET(kvferry_node_get_statistics)
 QUIET(kvferry_outcome_name)
 QUIET(kvferry_event_free)
+QUIET(kvferry_node_check_address)
 static void looking_allocates_nothing(void **state)
 {
     (void)state;
@@ -278,6 +279,7 @@ static void looking_allocates_nothing(void **state)
                  !*kvferry_node_metrics(node) && strlen(kvferry_node_incarnation(node)) == 16;
     bool waits = kvferry_node_wait(node, 1) == KVFERRY_TIMEOUT && kvferry_node_fd(node) >= 0;
     kvferry_node_get_statistics(node, &statistics);
+    bool address = kvferry_node_check_address(kvferry_node_address(node), report) == KVFERRY_OK;
     bool outcome = strcmp(kvferry_outcome_name(KVFERRY_OUTCOME_EXPIRED), "expired") == 0;
     kvferry_event_free(NULL);
     kvferry_node_close(node);
@@ -286,6 +288,7 @@ static void looking_allocates_nothing(void **state)
     assert_true(memory);
     assert_true(named);
     assert_true(waits);
+    assert_true(address);
     assert_true(outcome);
     assert_int_equal(statistics.live[0], 0);
     kvferry_report_free(report);
