@@ -65,11 +65,8 @@ static void print_cause(const char *code, const char *place, const char *expecte
 
 int tool_misuse(const char *what, const char *expected, const char *found)
 {
-    char *message = tool_text("%s: expected %s, found %s", what, expected, found);
-    tool_log("%s", message);
+    tool_fail("usage", what, expected, found);
     fprintf(stderr, "try 'kvferry%s%s --help'\n", *run.verb ? " " : "", run.verb);
-    print_cause("usage", what, expected, found, message);
-    free(message);
     return TOOL_WRONG_USE;
 }
 

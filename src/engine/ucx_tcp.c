@@ -107,7 +107,8 @@ typedef struct listening {
     bool has_own;
 } listening;
 
-/* At the addresses of the devices; where none is named at `own` too, whose ever it is, which peers are to try first. It may be an address of the loopback device: hosts with several ways out route to one there. */
+/* At the addresses of the devices; where none is named at `own` too, whose ever it is, which peers are to try first. It may
+ * be an address of the loopback device: hosts with several ways out route to one there. */
 static bool listen_if_listed(void *context, const base_interface *one)
 {
     listening *it = context;

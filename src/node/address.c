@@ -6,12 +6,12 @@
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <sodium.h>
 
 #include "base/host.h"
+#include "node/node_internal.h"
 
 enum { SILENT_MOST = 8, /* addresses of one name that are waited for */ PROBE_MS = 1000 };
 
@@ -210,13 +210,6 @@ bool node_address_resolve(node_address *address, const char **why)
     return good;
 }
 
-static uint64_t now_ms(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
-}
-
 int node_address_probe(const node_address *address, uint64_t most_ms)
 {
     struct sockaddr_storage where;
@@ -244,11 +237,11 @@ int node_address_probe(const node_address *address, uint64_t most_ms)
 /* Until somebody listens, or so many say nothing; those that refuse cost no time, and all of them are asked. */
 static bool reach(node_address *address, const struct addrinfo *list, uint64_t most_ms, const char **why)
 {
-    const uint64_t begun = now_ms();
+    const uint64_t begun = node_now();
     node_address one = *address, best;
     unsigned silent = 0;
     for (const struct addrinfo *at = list; at && silent < SILENT_MOST; at = at->ai_next) {
-        uint64_t spent = now_ms() - begun;
+        uint64_t spent = (node_now() - begun) / 1000000;
         if (!take(&one, at, why))
             return false;
         int failure = node_address_probe(&one, most_ms > spent ? most_ms - spent : 0);

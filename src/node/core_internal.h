@@ -556,8 +556,10 @@ uint64_t core_random(node_core *core);
 void core_incarnation_text(uint64_t value, char text[WIRE_INCARNATION_TEXT]);
 /* Reasons of one, for a message; NULL when out of memory. */
 kvferry_report *core_reason(const char *code, const char *expected, const char *found, const char *text);
-/* A name of a dead worker that this node does not know; NULL when out of memory. */
-kvferry_report *core_unknown_worker(const node_core *core, const char *incarnation);
+/* "1 block", "7 blocks", in a buffer of base_format. */
+const char *core_counted(uint64_t count, const char *one);
+/* Into the report: a name of a dead worker that this node does not know. */
+void core_report_unknown_worker(const node_core *core, const char *incarnation, kvferry_report *report);
 void core_reasons_copy(kvferry_report *to, const kvferry_report *from, size_t limit);
 const char *core_reasons_code(const kvferry_report *reasons, const char *otherwise);
 const char *core_reasons_text(const kvferry_report *reasons, const char *otherwise);

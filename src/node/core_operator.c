@@ -9,12 +9,6 @@
 
 #include "node/address.h"
 
-/* "1 block", "7 blocks", in a buffer of base_format. */
-static const char *counted(uint64_t count, const char *one)
-{
-    return base_format("%llu %s%s", (unsigned long long)count, one, count == 1 ? "" : "s");
-}
-
 /* --- what a source holds ---------------------------------------------------------------------------------- */
 
 static bool waits_for_others(const core_request *request, const core_source *source)
@@ -52,7 +46,7 @@ void core_source_log_hold(node_core *core, const core_source *source)
     core_log(core, KVFERRY_LOG_WARNING,
              "%s of %s stay in quarantine: %s, at %s, says nothing and may still write. If it is surely "
              "dead: kvferry declare-dead %s --incarnation %s",
-             counted(hold.held, "block"), counted(hold.transfers + hold.waiting, "transfer"),
+             core_counted(hold.held, "block"), core_counted(hold.transfers + hold.waiting, "transfer"),
              core_worker_words(source->engine_id, &source->worker, source->incarnation), source->address,
              core->options.address, source->incarnation);
 }
@@ -107,12 +101,12 @@ static const char *known_workers(const node_core *core)
     return base_format("%s%s, of another engine's worker that this node has met", count > 1 ? "one of " : "", list);
 }
 
-kvferry_report *core_unknown_worker(const node_core *core, const char *incarnation)
+void core_report_unknown_worker(const node_core *core, const char *incarnation, kvferry_report *report)
 {
     bool own = strcmp(incarnation, core->incarnation) == 0;
-    return core_reason("peer_unknown", known_workers(core),
-                       own ? base_format("%s, which is this node itself", incarnation) : incarnation,
-                       "nothing here waits for that worker");
+    base_report_add(report, "peer_unknown", NULL, known_workers(core),
+                    own ? base_format("%s, which is this node itself", incarnation) : incarnation,
+                    "nothing here waits for that worker");
 }
 
 void core_received_death(node_core *core, core_link link, const char *key, const wire_message *message)
@@ -136,7 +130,9 @@ void core_received_death(node_core *core, core_link link, const char *key, const
         return;
     }
     if (core_declare_dead(core, incarnation, core->now, NULL) != KVFERRY_OK && !core_dead(core, incarnation)) {
-        kvferry_report *unknown = core_unknown_worker(core, incarnation);
+        kvferry_report *unknown = NULL;
+        if (kvferry_report_create(&unknown) == KVFERRY_OK)
+            core_report_unknown_worker(core, incarnation, unknown);
         if (kvferry_report_count(unknown)) /* else memory has run out */
             core_send_reasons(core, link, message, unknown);
         kvferry_report_free(unknown);
@@ -146,8 +142,8 @@ void core_received_death(node_core *core, core_link link, const char *key, const
     core_hold hold = source ? core_source_holds(source) : (core_hold){0};
     core_log(core, KVFERRY_LOG_WARNING,
              "the operator, at %s, says that incarnation %s is dead; released: %s of %s; waiting for others too: %s",
-             *core->place ? core->place : "an unknown host", incarnation, counted(hold.blocks, "block"),
-             counted(hold.transfers, "transfer"), counted(hold.waiting, "transfer"));
+             *core->place ? core->place : "an unknown host", incarnation, core_counted(hold.blocks, "block"),
+             core_counted(hold.transfers, "transfer"), core_counted(hold.waiting, "transfer"));
     wire_message answer = {.type = WIRE_DECLARED_DEAD};
     wire_death *death = &answer.body.death;
     memcpy(death->incarnation, incarnation, sizeof(death->incarnation));

@@ -152,7 +152,9 @@ static void a_name_that_nobody_has(void **state)
     connect_to(t.r, alone, many);
     connect_to(t.r, alone, more);
     connect_to(t.r, alone, last);
-    kvferry_report *unknown = core_unknown_worker(t.r->nodes[alone].core, UNKNOWN);
+    kvferry_report *unknown = NULL;
+    assert_int_equal(kvferry_report_create(&unknown), KVFERRY_OK);
+    core_report_unknown_worker(t.r->nodes[alone].core, UNKNOWN, unknown);
     const char *expected = kvferry_report_get(unknown, 0)->expected;
     assert_non_null(strstr(expected, t.r->nodes[many].incarnation));
     assert_non_null(strstr(expected, " and 2 others, the workers of other engines that this node has met"));

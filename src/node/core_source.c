@@ -345,10 +345,7 @@ kvferry_status core_declare_dead(node_core *core, const char *incarnation, uint6
     core_source *source = incarnation ? core_source_find(core, incarnation) : NULL;
     core_target *target = incarnation ? core_target_find(core, incarnation) : NULL;
     if (!source && !target) {
-        kvferry_report *unknown = report ? core_unknown_worker(core, incarnation ? incarnation : "nothing") : NULL;
-        if (kvferry_report_count(unknown)) /* else memory has run out */
-            base_report_copy(report, kvferry_report_get(unknown, 0));
-        kvferry_report_free(unknown);
+        core_report_unknown_worker(core, incarnation ? incarnation : "nothing", report);
         return KVFERRY_NOT_FOUND;
     }
     if (source)

@@ -105,14 +105,18 @@ const char *core_who(const char *who, const char *place)
     return *place ? base_format("%.120s at %.120s", who, place) : who;
 }
 
+const char *core_counted(uint64_t count, const char *one)
+{
+    return base_format("%llu %s%s", (unsigned long long)count, one, count == 1 ? "" : "s");
+}
+
 void core_refused(node_core *core, const char *engine_id, const char *who, const kvferry_report *reasons)
 {
     const char *code = core_reasons_code(reasons, "no_memory");
-    const size_t count = kvferry_report_count(reasons);
     core_count_refused(core, code);
     if (first_time(core, who, code))
-        core_log(core, KVFERRY_LOG_WARNING, "engine %s, %s: refused, %s: %s (%zu reason%s)", engine_id,
-                 who, code, core_reasons_text(reasons, ""), count, count == 1 ? "" : "s");
+        core_log(core, KVFERRY_LOG_WARNING, "engine %s, %s: refused, %s: %s (%s)", engine_id, who, code,
+                 core_reasons_text(reasons, ""), core_counted(kvferry_report_count(reasons), "reason"));
 }
 
 uint64_t core_random(node_core *core)

@@ -144,21 +144,19 @@ class _Engine:
         future.add_done_callback(peer.running.discard)
 
     def _move(self, peer: _Peer, write: bool, copies: list[tuple[int, int, int]], end: Any, batch: int) -> None:
-        """One batch, in the peer's thread. Whatever is raised here, the batch ends."""
+        """One batch, in the peer's thread."""
         if not peer.failure:  # behind a failure nothing is begun
-            try:
-                peer.failure = self._copy(peer, write, copies)
-            except BaseException as error:
-                peer.failure = f"Mooncake: copies with {peer.session} failed: {error!r}"
+            peer.failure = self._copy(peer, write, copies)
         self._ended.put((peer, end, batch, peer.failure))
         os.eventfd_write(self.wake, 1)
 
     def _copy(self, peer: _Peer, write: bool, copies: list[tuple[int, int, int]]) -> str:
-        """What failed; "": nothing. A failed copy does not say why, so the connection is in doubt."""
-        begin = self._engine.batch_transfer_async_write if write else self._engine.batch_transfer_async_read
+        """What failed; "": nothing. A failed copy does not say why, so the connection is in doubt. Whatever the wheel
+        raises, it raises nothing: the batch is to end."""
         begun: list[int] = []
         words = ""
         try:
+            begin = self._engine.batch_transfer_async_write if write else self._engine.batch_transfer_async_read
             # One at a time: of what was begun together the wheel tells only how the first one is.
             for local, remote, size in copies:
                 number = begin(peer.session, [local], [remote], [size])

@@ -114,9 +114,9 @@ class Traffic:
         self.world.drain()
 
 
-@pytest.mark.parametrize("setup", SETUPS, ids=lambda setup: "-".join(map(str, list(vars(setup).values())[:5])))
+@pytest.mark.parametrize("setup", SETUPS, ids=lambda setup: setup.name)
 def test_everything_ends_and_nothing_is_left(setup):
-    traffic = Traffic(setup, f"{SEED} {list(vars(setup).values())[:5]}")
+    traffic = Traffic(setup, f"{SEED} {setup}")
     traffic.run()
     assert traffic.kinds() <= traffic.world.counts.keys()
     if setup.role != "kv_producer":

@@ -60,7 +60,12 @@ class Setup:
     policy: str
     asynchronous: bool
     drafts: bool
-    window: SlidingWindowSpec = WINDOW
+    window: SlidingWindowSpec = field(default=WINDOW, repr=False)
+
+    @property
+    def name(self):
+        parts = self.model, self.role, self.policy, self.asynchronous, self.drafts
+        return "-".join(map(str, parts))
 
     @property
     def blocks(self):

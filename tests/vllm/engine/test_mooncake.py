@@ -246,17 +246,6 @@ class Leaving(Late):
         return number
 
 
-def test_what_was_begun_is_waited_for_whatever_is_raised_at_the_next(monkeypatch):
-    monkeypatch.setattr("mooncake.engine.TransferEngine", Leaving)
-    engine = mooncake._Engine("", "", "127.0.0.1")
-    engine.peers[1] = mooncake._Peer("there:1")
-    ends = submit_and_wait(engine, [(7, 1)], 3)
-    engine.progress()
-    engine.close()
-    assert ends == [(7, PEER_LOST, b"Mooncake: 1 of 3 copies with there:1 failed: SystemExit('odd')")]
-    assert [engine._engine.answers[number] for number in (1, 2)] == [[], []]
-
-
 class Hidden(Late):
     """A TransferEngine that leaves the interpreter when the first copy is looked at."""
 
@@ -266,15 +255,16 @@ class Hidden(Late):
         return super().transfer_check_status(number)
 
 
-def test_what_is_raised_at_the_look_at_one_copy_leaves_the_others_waited_for(monkeypatch):
-    monkeypatch.setattr("mooncake.engine.TransferEngine", Hidden)
+@pytest.mark.parametrize(("wheel", "others"), [(Leaving, (1, 2)), (Hidden, (2, 3))])
+def test_what_is_raised_about_one_copy_leaves_the_others_waited_for(monkeypatch, wheel, others):
+    monkeypatch.setattr("mooncake.engine.TransferEngine", wheel)
     engine = mooncake._Engine("", "", "127.0.0.1")
     engine.peers[1] = mooncake._Peer("there:1")
     ends = submit_and_wait(engine, [(7, 1)], 3)
     engine.progress()
     engine.close()
     assert ends == [(7, PEER_LOST, b"Mooncake: 1 of 3 copies with there:1 failed: SystemExit('odd')")]
-    assert [engine._engine.answers[number] for number in (2, 3)] == [[], []]
+    assert [engine._engine.answers[number] for number in others] == [[], []]
 
 
 def test_a_failed_connection_takes_no_copies_before_its_end_is_told(broken):

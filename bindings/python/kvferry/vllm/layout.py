@@ -103,16 +103,16 @@ def _draft_window_reasons(vllm_config: Any, config: Any) -> Iterable[Reason]:
         if not window or has_window(group.kv_cache_spec) or vllm_config.model_config.get_sliding_window():
             continue
         modules = vllm_config.compilation_config.static_forward_context
-        draft = next((name for name in group.layer_names if is_draft(name, modules[name], vllm_config)), None)
-        own = [name for name in group.layer_names if not is_draft(name, modules[name], vllm_config)]
+        drafts = [name for name in group.layer_names if is_draft(name, modules[name], vllm_config)]
+        own = [name for name in group.layer_names if name not in drafts]
         windows = (getattr(modules[name].get_kv_cache_spec(vllm_config), "sliding_window", None) for name in own)
-        if draft and own and not any(windows):
+        if drafts and own and not any(windows):
             yield Reason(
                 code="draft_window",
-                layer=draft,
+                layer=drafts[0],
                 expected="a window of the model, or none",
                 found=str(window),
-                message=f"{draft}: only draft layers have a window, of {window} tokens, and vLLM keeps it for all"
+                message=f"{drafts[0]}: only draft layers have a window, of {window} tokens, and vLLM keeps it for all"
                 f" layers of their group, {own[0]} too: expected a server without --disable-hybrid-kv-cache-manager",
             )
 
