@@ -227,6 +227,8 @@ typedef struct kvferry_ask {
     uint64_t timeout_ms; /* 0: the node's transfer_ms */
     void *context;       /* given back in events */
     bool whole_blocks;   /* as in kvferry_request: for engines that cache prefixes by whole blocks */
+    bool allow_part;     /* with whole_blocks: a source that does not hold all of what comes before a window in its first
+                            block moves nothing of that, instead of failing; the event's `part` says so */
 } kvferry_ask;
 
 /*
@@ -293,6 +295,9 @@ typedef struct kvferry_event {
     uint64_t bytes, copies;   /* ENDED: what this node sent, or got */
     uint64_t elapsed_ns;      /* ENDED: since the offer or the ask; RELEASED: since ENDED */
     void *context;            /* of the offer or ask */
+    bool part;                /* ENDED of the decode side, done: the ask had whole_blocks and allow_part, and a source did not
+                                 hold what comes before a window in its first block. That source moved nothing of it; what
+                                 the windows themselves want is there. Such a block must not get into a prefix cache */
 } kvferry_event;
 
 /* The next event, or NULL: none; does not wait for one. The caller frees it. Events of one transfer come in order. */

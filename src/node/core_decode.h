@@ -141,6 +141,7 @@ struct core_part {
     bool confirmed; /* it writes nothing any more */
     bool told;      /* it needs to hear no more */
     bool arrived;   /* it is dead, and its last bytes were waited for */
+    bool in_part;   /* done: it left out what comes before windows, since it does not hold it */
     uint64_t copies, bytes;
     bool verifies; /* it is written, and checksums are being made and compared with those that its source sent */
     core_sum sum;
@@ -157,6 +158,7 @@ struct core_request {
     uint64_t tokens, begun, deadline, ended_at;
     uint64_t tell_until; /* released: then those that do not answer are not told any more; else the end of time */
     bool released, verify, whole_blocks;
+    bool allow_part; /* with whole_blocks */
     bool lingers; /* all have confirmed, and their last bytes are waited for */
     bool restarted; /* it is asked again, of one that took the place of a dead one which had not answered */
     const char *where; /* its engine is */

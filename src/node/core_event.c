@@ -83,6 +83,8 @@ void core_event_set_work(core_event *event, uint64_t bytes, uint64_t copies, uin
     event->public.elapsed_ns = elapsed_ns;
 }
 
+void core_event_set_part(core_event *event, bool part) { event->public.part = part; }
+
 void core_event_queue(node_core *core, core_event *event)
 {
     event->next = NULL;

@@ -151,6 +151,7 @@ void core_event_set_kind(core_event *event, kvferry_event_kind kind);
 void core_event_set_outcome(core_event *event, kvferry_outcome outcome, const char *code,
                             const char *message, const kvferry_report *reasons);
 void core_event_set_work(core_event *event, uint64_t bytes, uint64_t copies, uint64_t elapsed_ns);
+void core_event_set_part(core_event *event, bool part);
 void core_event_queue(node_core *core, core_event *event);
 /* RELEASED says what ENDED said. */
 void core_event_copy_outcome(core_event *to, const core_event *from);

@@ -93,6 +93,7 @@ void core_member_send_verdict(node_core *core, core_member *member, core_link li
         verdict->bytes = member->bytes;
         verdict->checksums = member->sum.values;
         verdict->checksum_count = member->sum.count;
+        verdict->part = member->in_part;
     } else if (said) {
         message.reasons = member->reasons;
     }
@@ -126,6 +127,8 @@ bool core_member_ask(node_core *core, core_member *member, core_target *target, 
     member->asked = true;
     member->verify = ask->verify;
     member->whole_blocks = ask->whole_blocks;
+    member->allow_part = ask->whole_blocks && ask->part;
+    member->in_part = false;
     member->tokens = ask->tokens;
     member->asked_at = core->now;
     uint64_t timeout;

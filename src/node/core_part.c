@@ -17,6 +17,7 @@ static void send_ask(node_core *core, core_part *part)
     ask->timeout_ms = base_ceil_div(left, 1000000);
     ask->verify = request->verify;
     ask->whole_blocks = request->whole_blocks;
+    ask->part = request->allow_part;
     ask->tables = request->tables;
     ask->table_count = request->table_count;
     part->asked = true;
@@ -186,7 +187,7 @@ void core_part_verify(node_core *core, core_part *part, const wire_verdict *verd
                                        .target_tokens = request->tokens,
                                        .target = request->tables,
                                        .target_count = request->table_count,
-                                       .whole_blocks = request->whole_blocks}};
+                                       .whole_blocks = request->whole_blocks && !verdict->part}};
     if (core_sum_begin(core, &part->sum))
         part->verifies = part->confirmed = true; /* nothing more is written */
     else
@@ -237,6 +238,7 @@ bool core_parts_make(node_core *core, core_request *request, core_engine *engine
             part->answered = before->answered;
             part->again = before->again;
             part->done = before->done;
+            part->in_part = before->in_part;
             part->confirmed = before->done;
             part->copies = before->copies;
             part->bytes = before->bytes;

@@ -105,6 +105,8 @@ struct core_member {
     bool counted; /* the offer waits for it */
     bool replaced; /* by a worker that was started in its rank; still expected until its deadline */
     bool asked, verify, whole_blocks;
+    bool allow_part; /* with whole_blocks, until it is decided whether what comes before windows is left out */
+    bool in_part;    /* it is left out */
     bool pending;            /* how it ends is decided; its writes are not over yet */
     bool expanded;           /* nothing is left to write */
     bool settle_asked;       /* an answer SETTLED is owed, over settle_link */

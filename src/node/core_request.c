@@ -169,10 +169,12 @@ void core_request_end(node_core *core, core_request *request, kvferry_outcome ou
     if (request->state == CORE_REQUEST_ENDED || request->state == CORE_REQUEST_PAST)
         return;
     bool done = outcome == KVFERRY_OUTCOME_DONE;
+    bool in_part = false;
     uint64_t copies = 0, bytes = 0;
     for (size_t i = 0; i < request->part_count; i++) {
         copies += request->parts[i].copies;
         bytes += request->parts[i].bytes;
+        in_part |= request->parts[i].in_part;
     }
     request->outcome = outcome;
     request->ended_at = core->now;
@@ -186,6 +188,7 @@ void core_request_end(node_core *core, core_request *request, kvferry_outcome ou
     core_event_set_outcome(request->ended, outcome, code, text, request->reasons);
     core_event_copy_outcome(request->released_event, request->ended);
     core_event_set_work(request->ended, bytes, copies, core->now - request->begun);
+    core_event_set_part(request->ended, done && in_part);
     core_event_queue(core, request->ended);
     request->ended = NULL;
     kvferry_node_statistics *counts = &core->statistics;
@@ -369,6 +372,7 @@ kvferry_status core_ask(node_core *core, const kvferry_ask *ask, uint64_t now, k
     request->tokens = ask->tokens;
     request->verify = core->options.verify;
     request->whole_blocks = ask->whole_blocks;
+    request->allow_part = ask->whole_blocks && ask->allow_part;
     request->begun = core->now;
     uint64_t timeout = core->options.transfer_ns;
     if (ask->timeout_ms && !base_mul(ask->timeout_ms, 1000000, &timeout))
@@ -481,6 +485,18 @@ void core_part_done(node_core *core, core_part *part, uint64_t copies, uint64_t 
         look_done(core, part->request);
 }
 
+/* What it left out would be taken for moved. */
+static void refuse_part(node_core *core, core_part *part)
+{
+    kvferry_report *reasons = core_reason("part_not_allowed", "all of what was asked for, or a failure",
+                                          base_format("a part, of worker %s", part->source->incarnation),
+                                          "what a source says that it has moved");
+    part->confirmed = true;
+    core_request_end(core, part->request, KVFERRY_OUTCOME_FAILED, "part_not_allowed",
+                     "a source moved a part, which was not allowed", reasons);
+    kvferry_report_free(reasons);
+}
+
 static void done_verdict(node_core *core, core_part *part, const wire_message *message)
 {
     core_request *request = part->request;
@@ -491,6 +507,11 @@ static void done_verdict(node_core *core, core_part *part, const wire_message *m
     }
     if (part->done || part->verifies)
         return;
+    if (verdict->part && !request->allow_part) {
+        refuse_part(core, part);
+        return;
+    }
+    part->in_part = verdict->part;
     if (request->verify)
         core_part_verify(core, part, verdict);
     else

@@ -248,6 +248,25 @@ static bool check_whole(node_core *core, core_member *member, const kvferry_requ
     return status == KVFERRY_OK;
 }
 
+/*
+ * Once, before anything is written: where not all is held that comes before windows, none of it is written, if that is
+ * allowed. What else is wrong is found as ever. false: the member is settled.
+ */
+static bool decide_part(node_core *core, core_member *member)
+{
+    if (!member->allow_part)
+        return true;
+    const kvferry_request request = core_member_request(member);
+    kvferry_status status =
+        plan_slice_check(core_member_planned(member)->plan, member->offer->pairing->own, &request, NULL);
+    member->allow_part = false;
+    member->in_part = status == KVFERRY_REFUSED;
+    member->whole_blocks = !member->in_part;
+    if (status == KVFERRY_NO_MEMORY)
+        fail(core, member, "no_memory", "memory ran out at the prefill worker");
+    return status != KVFERRY_NO_MEMORY;
+}
+
 static bool begun(const core_member *member) { return member->cursor.table || member->cursor.block; }
 
 /* Nothing is left to write. */
@@ -280,6 +299,10 @@ static void take_turn(node_core *core, void *owner)
     core_member *member = channel->queue;
     if (!member)
         return;
+    if (!decide_part(core, member)) {
+        core_job_queue(core, &channel->job);
+        return;
+    }
     const kvferry_request request = core_member_request(member);
     const kvferry_plan *plan = core_member_planned(member)->plan;
     const size_t source = member->offer->pairing->own;

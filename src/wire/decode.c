@@ -368,7 +368,8 @@ static bool read_ask(decoder *d, wire_ask *ask)
         !wire_reader_uint(go(d, FIELD_TOKENS), 0, INT64_MAX, &ask->tokens) ||
         !wire_reader_uint(go(d, FIELD_TIMEOUT_MS), 0, WIRE_MAX_MILLISECONDS, &ask->timeout_ms) ||
         (has(d, FIELD_VERIFY) && !wire_reader_bool(go(d, FIELD_VERIFY), &ask->verify)) ||
-        (has(d, FIELD_WHOLE_BLOCKS) && !wire_reader_bool(go(d, FIELD_WHOLE_BLOCKS), &ask->whole_blocks)))
+        (has(d, FIELD_WHOLE_BLOCKS) && !wire_reader_bool(go(d, FIELD_WHOLE_BLOCKS), &ask->whole_blocks)) ||
+        (has(d, FIELD_PART) && !wire_reader_bool(go(d, FIELD_PART), &ask->part)))
         return false;
     wire_reader *reader = go(d, FIELD_TABLES);
     size_t count;
@@ -421,6 +422,7 @@ static bool read_verdict(decoder *d, wire_verdict *verdict)
         return false;
     verdict->outcome = (wire_outcome)outcome;
     return (!has(d, FIELD_ATTEMPT) || read_incarnation(go(d, FIELD_ATTEMPT), verdict->attempt)) &&
+           (!has(d, FIELD_PART) || wire_reader_bool(go(d, FIELD_PART), &verdict->part)) &&
            (!has(d, FIELD_COPIES) ||
             wire_reader_uint(go(d, FIELD_COPIES), 0, UINT64_MAX, &verdict->copies)) &&
            (!has(d, FIELD_BYTES) ||

@@ -191,7 +191,7 @@ static size_t sample_parts(int type, part *parts)
 static bool is_optional(int type, const char *name)
 {
     static const char *const anywhere[] = {"receiver", "expects", "sibling", "binding", "verify", "whole_blocks",
-                                           "copies", "bytes", "checksums", "transfers", "blocks", "waiting"};
+                                           "part", "copies", "bytes", "checksums", "transfers", "blocks", "waiting"};
     for (size_t i = 0; i < sizeof(anywhere) / sizeof(anywhere[0]); i++)
         if (strcmp(name, anywhere[i]) == 0)
             return true;

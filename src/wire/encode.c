@@ -175,6 +175,7 @@ static void put_ask(wire_writer *writer, wire_writer_map *map, const wire_ask *a
              base_min(ask->timeout_ms, WIRE_MAX_MILLISECONDS));
     put_flag(writer, map, wire_field_names[FIELD_VERIFY], ask->verify);
     put_flag(writer, map, wire_field_names[FIELD_WHOLE_BLOCKS], ask->whole_blocks);
+    put_flag(writer, map, wire_field_names[FIELD_PART], ask->part);
     wire_writer_key(writer, map, wire_field_names[FIELD_TABLES]);
     wire_writer_array(writer, ask->table_count);
     for (size_t i = 0; i < ask->table_count; i++)
@@ -184,6 +185,7 @@ static void put_ask(wire_writer *writer, wire_writer_map *map, const wire_ask *a
 static void put_verdict(wire_writer *writer, wire_writer_map *map, const wire_verdict *verdict)
 {
     put_some_text(writer, map, wire_field_names[FIELD_ATTEMPT], verdict->attempt);
+    put_flag(writer, map, wire_field_names[FIELD_PART], verdict->part);
     put_text(writer, map, wire_field_names[FIELD_OUTCOME], wire_outcome_names[verdict->outcome]);
     put_some_uint(writer, map, wire_field_names[FIELD_COPIES], verdict->copies);
     put_some_uint(writer, map, wire_field_names[FIELD_BYTES], verdict->bytes);

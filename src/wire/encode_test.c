@@ -86,6 +86,7 @@ static void same_ask(const wire_ask *a, const wire_ask *b)
     assert_int_equal(a->timeout_ms, b->timeout_ms);
     assert_int_equal(a->verify, b->verify);
     assert_int_equal(a->whole_blocks, b->whole_blocks);
+    assert_int_equal(a->part, b->part);
     assert_int_equal(a->table_count, b->table_count);
     for (size_t i = 0; i < a->table_count; i++) {
         assert_string_equal(a->tables[i].group, b->tables[i].group);
@@ -100,6 +101,7 @@ static void same_verdict(const wire_verdict *a, const wire_verdict *b)
 {
     assert_string_equal(a->attempt, b->attempt);
     assert_int_equal(a->outcome, b->outcome);
+    assert_int_equal(a->part, b->part);
     assert_int_equal(a->copies, b->copies);
     assert_int_equal(a->bytes, b->bytes);
     assert_int_equal(a->checksum_count, b->checksum_count);
@@ -204,7 +206,7 @@ static void test_least(void **state)
     assert_roundtrip(&message);
     message = sample(WIRE_ASK);
     message.body.ask.table_count = 0;
-    message.body.ask.verify = message.body.ask.whole_blocks = false;
+    message.body.ask.verify = message.body.ask.whole_blocks = message.body.ask.part = false;
     message.body.ask.tokens = message.body.ask.timeout_ms = 0;
     assert_roundtrip(&message);
     message = sample(WIRE_SETTLE);
@@ -212,6 +214,7 @@ static void test_least(void **state)
     assert_roundtrip(&message);
     message = sample(WIRE_VERDICT);
     message.body.verdict.outcome = WIRE_WAITING;
+    message.body.verdict.part = false;
     assert_roundtrip(&message);
     sample_teardown();
 }

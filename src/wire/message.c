@@ -12,7 +12,7 @@ const char *const wire_field_names[FIELDS] = {
     WORKER_NAMES,
     "expects",   "sibling", "roster",        "engine",        "binding",  "lease_ms",
     "digests",   "documents",
-    "attempt",   "source_roster", "target_roster", "tokens",  "timeout_ms", "verify", "whole_blocks", "tables",
+    "attempt",   "source_roster", "target_roster", "tokens",  "timeout_ms", "verify", "whole_blocks", "part", "tables",
     "outcome",   "copies",  "bytes",         "checksums",
     "text",      "incarnation", "transfers", "blocks",        "waiting",  "reasons"};
 const char *const wire_member_names[MEMBER_FIELDS] = {WORKER_NAMES, "addr", "incarnation", "digest"};

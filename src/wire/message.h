@@ -34,6 +34,7 @@ typedef enum wire_field {
     FIELD_TIMEOUT_MS,
     FIELD_VERIFY,
     FIELD_WHOLE_BLOCKS,
+    FIELD_PART,
     FIELD_TABLES,
     FIELD_OUTCOME,
     FIELD_COPIES,

@@ -75,6 +75,7 @@ static inline wire_ask sample_ask(void)
                     .timeout_ms = 120000,
                     .verify = true,
                     .whole_blocks = true,
+                    .part = true,
                     .tables = sample_tables,
                     .table_count = 2};
     memcpy(ask.source_roster, sample_digests[0], WIRE_DIGEST_TEXT);
@@ -86,7 +87,7 @@ static inline wire_message sample(wire_type type)
 {
     wire_message message = {.type = type,
                             .major = 1,
-                            .minor = 2,
+                            .minor = 3,
                             .engine_id = "prefill-0",
                             .sender = SAMPLE_SENDER,
                             .receiver = SAMPLE_RECEIVER,
@@ -119,6 +120,7 @@ static inline wire_message sample(wire_type type)
         message.body.verdict.bytes = UINT64_C(1) << 40;
         message.body.verdict.checksums = sample_checksums;
         message.body.verdict.checksum_count = 2;
+        message.body.verdict.part = true;
     }
     if (type == WIRE_STATUS_TEXT)
         message.body.text = "{\"peers\": []}";

@@ -12,7 +12,7 @@
 
 /* A peer with another major version is refused; an older minor one is understood. */
 #define WIRE_MAJOR 1
-#define WIRE_MINOR 2
+#define WIRE_MINOR 3
 #define WIRE_MINOR_WHOLE_BLOCKS 2 /* from which on asks may have whole_blocks */
 
 #define WIRE_DIGEST_TEXT 33 /* 32 hexadecimal digits and a zero byte */
@@ -97,6 +97,7 @@ typedef struct wire_ask {
     uint64_t tokens;
     uint64_t timeout_ms; /* from now; the prefill side may give up after it */
     bool verify, whole_blocks;
+    bool part; /* with whole_blocks: what comes before windows may be left out where it is not held */
     kvferry_block_table *tables;
     size_t table_count;
 } wire_ask;
@@ -119,6 +120,7 @@ typedef struct wire_verdict { /* VERDICT, SETTLE, SETTLED */
     uint64_t copies, bytes;
     wire_checksum *checksums; /* VERDICT of an ask with verify */
     size_t checksum_count;
+    bool part; /* VERDICT, done: what comes before windows was not held, and is left out */
 } wire_verdict;
 
 typedef struct wire_death { /* DECLARE_DEAD: incarnation; DECLARED_DEAD: all */

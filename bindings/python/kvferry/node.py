@@ -91,6 +91,7 @@ class _CAsk(ctypes.Structure):
         ("timeout_ms", c_uint64),
         ("context", c_void_p),
         ("whole_blocks", c_bool),
+        ("allow_part", c_bool),
     ]
 
 
@@ -107,6 +108,7 @@ class _CEvent(ctypes.Structure):
         ("copies", c_uint64),
         ("elapsed_ns", c_uint64),
         ("context", c_void_p),
+        ("part", c_bool),
     ]
 
 
@@ -202,7 +204,8 @@ class Outcome(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Event:
-    """One event, copied out of the library. `elapsed` is in seconds; `code` is "" when all is well."""
+    """One event, copied out of the library. `elapsed` is in seconds; `code` is "" when all is well. `part`: what comes
+    before a window in its first block was not there, and is not moved; such a block is none for a prefix cache."""
 
     kind: EventKind
     side: Side
@@ -214,6 +217,7 @@ class Event:
     bytes: int
     copies: int
     elapsed: float
+    part: bool = False
 
 
 @dataclass(frozen=True)
@@ -383,9 +387,11 @@ class Node:
         where: str = "",
         timeout: float = 0,
         whole_blocks: bool = False,
+        allow_part: bool = False,
     ) -> None:
         """`timeout` in seconds; 0: the node's transfer_ms. `whole_blocks`: of a window, its first block is wanted from
-        its first token on, as an engine needs it that caches prefixes by whole blocks."""
+        its first token on, as an engine needs it that caches prefixes by whole blocks. `allow_part`: where a source does
+        not hold that, it moves the window alone, and the event's `part` says so."""
         ask = _CAsk(
             ctypes.sizeof(_CAsk),
             _values.text("transfer_id", transfer_id),
@@ -397,6 +403,7 @@ class Node:
             _values.milliseconds("timeout", timeout),
             None,
             _values.flag("whole_blocks", whole_blocks),
+            _values.flag("allow_part", allow_part),
         )
         self._reported(self._functions.kvferry_node_ask, byref(ask))
 
@@ -431,6 +438,7 @@ class Node:
                     event.bytes,
                     event.copies,
                     event.elapsed_ns / 1e9,
+                    event.part,
                 )
             finally:
                 self._functions.kvferry_event_free(pointer)
