@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { RUN_LONGEST = 4 }; /* ids that follow one another in a shuffled pool */
+enum { RUN_LONGEST = 4 }; /* ids that follow one another in a shuffled pool, up or down */
 
 /* splitmix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators) */
 uint64_t demo_random_next(demo_random *random)
@@ -115,10 +115,15 @@ static void fill_ids(const demo_pools *pools, size_t index, demo_random *random)
         order[j] = i;
     }
     pool->ids = tool_alloc(pool->total + 1, sizeof *pool->ids);
-    for (size_t i = 0; i < runs; i++)
-        for (size_t id = starts[order[i]]; id < starts[order[i] + 1]; id++)
+    for (size_t i = 0; i < runs; i++) {
+        size_t first = starts[order[i]], end = starts[order[i] + 1];
+        bool down = demo_random_below(random, 2);
+        for (size_t k = first; k < end; k++) {
+            size_t id = down ? end - 1 - (k - first) : k;
             if (!is_null(pools, index, id))
                 pool->ids[pool->free++] = (uint32_t)id;
+        }
+    }
     pool->total = pool->free;
     free(order);
     free(starts);

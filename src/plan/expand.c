@@ -142,7 +142,8 @@ static void put_cut_page(expand_out *out, const plan_walk *walk, uint64_t source
                    source, target, token);
 }
 
-/* A stretch of pages that follow one another on both sides. */
+/* A stretch of pages that lie beside one another on both sides, in whichever order they are met: engines give
+ * blocks back last one first, so that new tables often run downwards. */
 typedef struct expand_stretch {
     uint64_t source, target, count;
 } expand_stretch;
@@ -150,10 +151,17 @@ typedef struct expand_stretch {
 static inline void extend(expand_out *out, const plan_walk *walk, expand_stretch *stretch,
                           uint64_t source, uint64_t target, uint64_t count)
 {
-    if (stretch->count && source == stretch->source + stretch->count &&
-        target == stretch->target + stretch->count) {
-        stretch->count += count;
-        return;
+    uint64_t distance = source - stretch->source;
+    if (distance == target - stretch->target && stretch->count) {
+        bool before = distance + count == 0;
+        if (before) {
+            stretch->source = source;
+            stretch->target = target;
+        }
+        if (before || distance == stretch->count) {
+            stretch->count += count;
+            return;
+        }
     }
     if (stretch->count)
         put_pages(out, walk, stretch->source, stretch->target, stretch->count);

@@ -73,6 +73,30 @@ static void test_consecutive_blocks_are_one_copy(void **state)
     kvferry_plan_free(plan);
 }
 
+/* Blocks that were given back last one first come again in that order, on both sides. Up and down in one stretch is
+ * still one copy; down on one side only is none. */
+static void test_consecutive_blocks_downwards_are_one_copy(void **state)
+{
+    (void)state;
+    const page_shape one = {.heads = 2, .all_heads = 2, .block_tokens = 4, .page_tokens = 4, .layers = 1};
+    kvferry_plan *plan = plan_shapes(&one, &one);
+    const kvferry_block_table from[] = {TABLE("attn", 0, 9, 8, 10, 7, 3, 4)};
+    const kvferry_block_table to[] = {TABLE("attn", 0, 14, 13, 15, 12, 5, 4)};
+    const kvferry_request request = REQUEST(24, from, to);
+    assert_int_equal(test_expand(plan, 0, &request, copies), 3);
+    ASSERT_COPY(copies[0], 7 * 64, 12 * 64, 4 * 64);
+    ASSERT_COPY(copies[1], 3 * 64, 5 * 64, 64);
+    ASSERT_COPY(copies[2], 4 * 64, 4 * 64, 64);
+    kvferry_plan_free(plan);
+    const page_shape kernel = {.heads = 2, .all_heads = 2, .block_tokens = 8, .page_tokens = 4, .layers = 1};
+    plan = plan_shapes(&kernel, &kernel);
+    const kvferry_block_table there[] = {TABLE("attn", 0, 4, 3)}, here[] = {TABLE("attn", 0, 6, 5)};
+    const kvferry_request pages = REQUEST(16, there, here);
+    assert_int_equal(test_expand(plan, 0, &pages, copies), 1);
+    ASSERT_COPY(copies[0], 6 * 64, 10 * 64, 4 * 64);
+    kvferry_plan_free(plan);
+}
+
 /* Padding of 16 bytes on both sides lies in named rows: it is carried, and no byte behind the last. */
 static void test_padding_between_named_rows_is_carried(void **state)
 {
@@ -504,6 +528,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_consecutive_blocks_are_one_copy),
+        cmocka_unit_test(test_consecutive_blocks_downwards_are_one_copy),
         cmocka_unit_test(test_padding_between_named_rows_is_carried),
         cmocka_unit_test(test_prefix_hit_pairs_by_token),
         cmocka_unit_test(test_unequal_blocks),

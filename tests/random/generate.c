@@ -249,7 +249,7 @@ void spec_generate(random_spec *spec, uint64_t seed)
         for (int tries = 0; tries < 6 && !broken; tries++)
             broken = spec_break(spec, &dice, (fault_kind)dice_range(&dice, 1, FAULT_KINDS - 1));
     /* Few specs fit this fault, so those that do have it more often. */
-    if (spec->requests[0].whole_blocks && dice_one_in(&dice, 3))
+    if (spec->requests[0].whole_blocks && dice_one_in(&dice, 2))
         for (int tries = 0; tries < 6 && !broken; tries++)
             broken = spec_break(spec, &dice, FAULT_SOURCE_WHOLE);
 }

@@ -40,7 +40,7 @@ uint64_t spec_wanted_tokens(const random_spec *spec, const request_spec *request
 typedef struct id_giver {
     uint8_t *used;
     uint32_t span, at,
-        style; /* style 0: one after another; 1: anywhere; 2: now and then elsewhere */
+        style; /* style 0: one after another; 1: anywhere; 2: now and then elsewhere; 3: as 2, downwards */
     random_dice *dice;
 } id_giver;
 
@@ -56,21 +56,22 @@ static id_giver giver_make(random_spec *spec, random_dice *dice, int side, int g
     for (uint32_t i = 0; i < MAX_IDS; i++)
         taken += giver.used[i];
     giver.span = taken + 18 > MAX_IDS ? MAX_IDS : taken + 18;
-    giver.style = dice_below(dice, 3);
+    giver.style = dice_below(dice, 4);
     giver.at = giver.style == 0 ? dice_below(dice, 4) : dice_below(dice, giver.span);
     return giver;
 }
 
 static int16_t give_id(id_giver *giver)
 {
-    if (giver->style == 1 || (giver->style == 2 && dice_one_in(giver->dice, 3)))
+    if (giver->style == 1 || (giver->style >= 2 && dice_one_in(giver->dice, 3)))
         giver->at = dice_below(giver->dice, giver->span);
+    uint32_t step = giver->style == 3 ? MAX_IDS - 1 : 1;
     for (uint32_t i = 0; i < MAX_IDS; i++) {
-        uint32_t id = (giver->at + i) % MAX_IDS;
+        uint32_t id = (giver->at + i * step) % MAX_IDS;
         if (giver->used[id])
             continue;
         giver->used[id] = 1;
-        giver->at = (id + 1) % MAX_IDS;
+        giver->at = (id + step) % MAX_IDS;
         return (int16_t)id;
     }
     return NULL_ID;

@@ -132,12 +132,17 @@ static bool untouched(const unsigned char *at, size_t size)
     return true;
 }
 
+static bool follows(const kvferry_copy *lower, const kvferry_copy *upper)
+{
+    return lower->source_offset + lower->bytes == upper->source_offset &&
+           lower->target_offset + lower->bytes == upper->target_offset;
+}
+
 static bool continues(const kvferry_copy *before, const kvferry_copy *copy)
 {
     return before->source_segment == copy->source_segment &&
            before->target_segment == copy->target_segment &&
-           before->source_offset + before->bytes == copy->source_offset &&
-           before->target_offset + before->bytes == copy->target_offset;
+           (follows(before, copy) || follows(copy, before));
 }
 
 static void expand_and_move(run_state *run, const kvferry_plan *plan, size_t source,
