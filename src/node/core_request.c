@@ -200,7 +200,8 @@ void core_request_end(node_core *core, core_request *request, kvferry_outcome ou
     counts->unreleased[KVFERRY_SIDE_DECODE]++;
     counts->quarantined_blocks += request->blocks;
     core_log_request(core, done ? KVFERRY_LOG_DEBUG : KVFERRY_LOG_WARNING, request,
-                     base_format("ask %s", kvferry_outcome_name(outcome)), core_reasons_text(request->reasons, ""));
+                     base_format("ask %s%s", kvferry_outcome_name(outcome), done && in_part ? " in part" : ""),
+                     core_reasons_text(request->reasons, ""));
     /* Where the engine is not known yet its workers are told once they are; nothing was asked of them. */
     if (request->part_count)
         leave_engine(request);

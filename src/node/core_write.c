@@ -261,7 +261,8 @@ static bool decide_part(node_core *core, core_member *member)
         plan_slice_check(core_member_planned(member)->plan, member->offer->pairing->own, &request, NULL);
     member->allow_part = false;
     member->in_part = status == KVFERRY_REFUSED;
-    member->whole_blocks = !member->in_part;
+    if (member->in_part)
+        member->whole_blocks = false;
     if (status == KVFERRY_NO_MEMORY)
         fail(core, member, "no_memory", "memory ran out at the prefill worker");
     return status != KVFERRY_NO_MEMORY;

@@ -36,6 +36,7 @@ typedef struct rig_shape { /* of a worker's layout */
     bool no_streams;
     bool state;         /* a state group beside the paged one */
     uint64_t window;    /* of the paged group; 0: none */
+    uint32_t pages;     /* of RIG_TOKENS tokens, a block of it; 0: one */
 } rig_shape;
 
 static inline kvferry_layout *rig_layout(const rig_shape *shape)
@@ -53,7 +54,8 @@ static inline kvferry_layout *rig_layout(const rig_shape *shape)
     if (!shape->no_streams) {
         uint32_t segment = kvferry_layout_builder_segment(builder, "kv", bytes);
         uint32_t attn = kvferry_layout_builder_group(
-            builder, &(kvferry_group){"attn", KVFERRY_GROUP_PAGED, RIG_TOKENS, shape->window, 0});
+            builder, &(kvferry_group){"attn", KVFERRY_GROUP_PAGED, RIG_TOKENS * (shape->pages ? shape->pages : 1),
+                                      shape->window, 0});
         uint32_t ssm = shape->state ? kvferry_layout_builder_group(
                                           builder, &(kvferry_group){"ssm", KVFERRY_GROUP_STATE, 0, 0, 0})
                                     : 0;
