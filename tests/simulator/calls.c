@@ -124,14 +124,15 @@ static bool take_tables(const sim_world *world, sim_worker *worker, sim_tables *
 }
 
 /* What was there before must not pass for what is sent. */
-static void scribble(sim_world *world, sim_worker *worker, uint32_t owner)
+static void scribble(sim_world *world, sim_worker *worker, uint32_t owner, sim_transfer *transfer)
 {
+    transfer->scribble = (unsigned char)sim_mix(owner + world->now);
     for (sim_pool pool = 0; pool < SIM_POOLS; pool++)
         for (uint32_t block = 0; block < SIM_BLOCKS; block++) {
             const sim_area *area = &worker->cache.areas[pool];
             if (worker->owners[pool][block] == owner && area->blocks > 0)
                 memset(worker->segments[area->segment] + area->offset + block * area->row,
-                       (int)(sim_mix(owner + world->now) & 0xff), area->row);
+                       transfer->scribble, area->row);
         }
 }
 
@@ -250,7 +251,8 @@ static kvferry_status call_ask(sim_world *world, sim_worker *worker, const sim_t
                        .table_count = given.count,
                        .timeout_ms = request->timeout || scale > 1 ? scale * timeout : 0,
                        .context = (void *)(uintptr_t)(world->transfer_count + 1),
-                       .whole_blocks = request->whole_blocks};
+                       .whole_blocks = request->whole_blocks,
+                       .allow_part = request->part};
     return core_ask(worker->core, &ask, sim_clock(world, worker), report);
 }
 
@@ -305,7 +307,7 @@ static void act_offer(sim_world *world, sim_worker *worker, const sim_act *act)
         wait_for_blocks(world, act);
         return;
     }
-    scribble(world, worker, owner);
+    scribble(world, worker, owner, transfer);
     bool ready = act->kind == SIM_ACT_OFFER;
     if (ready)
         fill_blocks(world, worker, transfer);
@@ -347,7 +349,7 @@ static void act_ask(sim_world *world, sim_worker *worker, const sim_act *act)
             return;
         memset(transfer->tables.of, 0, sizeof transfer->tables.of);
     }
-    scribble(world, worker, owner);
+    scribble(world, worker, owner, transfer);
     uint64_t timeout = request->timeout ? request->timeout * SIM_MS : world->setup->times.transfer;
     transfer->deadline = transfer->begun + timeout / SIM_MS * SIM_MS;
     kvferry_report *report = new_report();

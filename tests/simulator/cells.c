@@ -33,8 +33,10 @@ static bool visit_axes(visiting *state, uint32_t axis, uint64_t first, uint64_t 
             uint64_t all = state->tables->tokens;
             uint64_t window = strcmp(stream->name, "latent") == 0 ? state->setup->shape.window : 0;
             state->cell.token = first + i;
-            uint64_t kept = state->tables->whole_blocks ? state->block_end - 1 : first + i;
-            state->cell.wanted = first + i < all && (window == 0 || kept + window >= all);
+            bool alone = window == 0 || first + i + window >= all;
+            bool whole = window == 0 || state->block_end - 1 + window >= all;
+            state->cell.wanted = first + i < all && (state->tables->whole_blocks ? whole : alone);
+            state->cell.before = first + i < all && whole && !alone;
         }
         if (!visit_axes(state, axis + 1, first, offset + i * along->stride))
             return false;
@@ -58,6 +60,7 @@ static bool visit_stream(visiting *state, sim_pool kind)
             uint64_t offset = stream->offset + (block * ratio + page) * stream->page_stride;
             state->cell.token = 0;
             state->cell.wanted = true;
+            state->cell.before = false;
             if (!visit_axes(state, 0, block_tokens ? first : 0, offset))
                 return false;
         }

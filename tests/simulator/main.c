@@ -112,14 +112,15 @@ static bool reached_all(const sim_totals *totals)
            " writes (%" PRIu64 " canceled), %" PRIu64 " copies, %" PRIu64 " of them after the ask's end,\n%" PRIu64
            " asks ended under a write, %" PRIu64 " processes killed, %" PRIu64 " started again, %" PRIu64
            " bytes checked, %" PRIu64 " calls refused, %" PRIu64 " words of the operator,\n%" PRIu64
-           " asks done with what whole blocks want before a window, %" PRIu64 " refused for it\n",
+           " asks done with what whole blocks want before a window, %" PRIu64 " refused for it, %" PRIu64
+           " done in part\n",
            totals->schedules, totals->events, totals->messages, totals->lost_messages, totals->writes,
            totals->canceled_writes, totals->copies, totals->late_landings, totals->quarantines, totals->kills,
            totals->restarts, totals->checked_bytes, totals->refused, totals->words,
-           totals->whole, totals->whole_refused);
+           totals->whole, totals->whole_refused, totals->parts);
     return all && totals->late_landings > 0 && totals->quarantines > 0 && totals->restarts > 0 &&
            totals->checked_bytes > 0 && totals->refused > 0 && totals->words > 0 &&
-           totals->whole > 0 && totals->whole_refused > 0;
+           totals->whole > 0 && totals->whole_refused > 0 && totals->parts > 0;
 }
 
 int main(int count, char **values)

@@ -88,30 +88,34 @@ typedef struct reading {
     const sim_worker *worker;
     const sim_transfer *transfer;
     uint64_t seed;
+    bool part; /* what comes before its window was left out: all of it */
 } reading;
 
 static bool check_cell(void *context, const sim_cell *cell)
 {
     reading *read = context;
     uint64_t value = sim_cell_value(read->seed, cell);
-    if (!cell->wanted)
+    if (cell->before && !cell->wanted && read->part)
+        memset(&value, read->transfer->scribble, sizeof value);
+    else if (!cell->wanted)
         return true;
     read->world->totals->checked_bytes += cell->stream->cell_bytes;
     if (memcmp(read->worker->segments[cell->stream->segment] + cell->offset, &value,
                cell->stream->cell_bytes) == 0)
         return true;
     sim_fail(read->world, "wrong_bytes",
-             "worker %" PRIu32 ": r%" PRIu32 " is done, but %s %s, token %" PRIu64 ", at %" PRIu64
-             " is not what was sent",
+             "worker %" PRIu32 ": r%" PRIu32 " is done, but %s %s, token %" PRIu64 ", at %" PRIu64 " is not what was %s",
              read->worker->slot, read->transfer->request, cell->stream->layer, cell->stream->name, cell->token,
-             cell->offset);
+             cell->offset, cell->wanted ? "sent" : "there before");
     return false;
 }
 
-static void check_bytes(sim_world *world, const sim_worker *worker, const sim_transfer *transfer)
+static void check_bytes(sim_world *world, const sim_worker *worker, const sim_transfer *transfer, bool part)
 {
-    reading read = {world, worker, transfer, world->requests[transfer->request].seed};
-    sim_visit(world->setup, worker->engine, worker->cache.layout, &transfer->tables, check_cell, &read);
+    reading read = {world, worker, transfer, world->requests[transfer->request].seed, part};
+    sim_tables tables = transfer->tables;
+    tables.whole_blocks &= !part;
+    sim_visit(world->setup, worker->engine, worker->cache.layout, &tables, check_cell, &read);
 }
 
 /* --- events ------------------------------------------------------------------------------------------ */
@@ -135,21 +139,30 @@ static void forget(sim_world *world, sim_worker *worker, const sim_transfer *tra
             worker->live[i--] = worker->live[--worker->live_count];
 }
 
-/* Whole blocks are refused where the source has dropped a part of what they want, and nowhere else. */
+/* Whole blocks are refused, or a part, where the source has dropped a part of what they want, and nowhere else. */
 static void check_whole(sim_world *world, const sim_worker *worker, const sim_transfer *transfer,
                         const kvferry_event *event)
 {
     uint64_t lost, before = sim_before_window(world, &world->requests[transfer->request], &lost);
+    const sim_request *request = &world->requests[transfer->request];
     bool refused = strcmp(event->code, "source_null") == 0, here = transfer->tables.of[SIM_WINDOW].listed;
-    if (refused && lost == 0)
+    bool done = event->outcome == KVFERRY_OUTCOME_DONE;
+    bool part = request->part && here && lost > 0 && done && transfer->side == KVFERRY_SIDE_DECODE;
+    if (event->part != part)
+        sim_fail(world, "part", "worker %" PRIu32 ": the %s %s is said to be %s, and of %" PRIu64 " tokens before its "
+                 "window the source has not %" PRIu64, worker->slot, side_name(transfer->side), event->transfer_id,
+                 event->part ? "a part" : "no part", before, lost);
+    if (refused && (lost == 0 || request->part))
         sim_fail(world, "source_null", "worker %" PRIu32 ": the %s %s wants %" PRIu64 " tokens before its window, and "
-                 "the source has them", worker->slot, side_name(transfer->side), event->transfer_id, before);
+                 "%s", worker->slot, side_name(transfer->side), event->transfer_id, before,
+                 lost == 0 ? "the source has them" : "a part is allowed");
     if (transfer->side != KVFERRY_SIDE_DECODE)
         return;
-    if (event->outcome == KVFERRY_OUTCOME_DONE && here && lost > 0)
+    if (done && here && lost > 0 && !part)
         sim_fail(world, "not_refused", "worker %" PRIu32 ": %s is done, and the source has none of %" PRIu64 " tokens of "
                  "a wanted block", worker->slot, event->transfer_id, lost);
-    world->totals->whole += event->outcome == KVFERRY_OUTCOME_DONE && here && before > 0;
+    world->totals->whole += done && here && before > 0 && !part;
+    world->totals->parts += part;
     world->totals->whole_refused += refused;
 }
 
@@ -181,7 +194,7 @@ static void on_ended(sim_world *world, sim_worker *worker, sim_transfer *transfe
                  kvferry_outcome_name(event->outcome), event->code);
     check_whole(world, worker, transfer, event);
     if (done && transfer->side == KVFERRY_SIDE_DECODE)
-        check_bytes(world, worker, transfer);
+        check_bytes(world, worker, transfer, event->part);
     if (!done && transfer->side == KVFERRY_SIDE_DECODE)
         world->totals->quarantines += transfer->writes > 0;
     if (!done && world->options->fault == SIM_FAULT_RELEASE_AT_ONCE)

@@ -172,7 +172,8 @@ typedef struct sim_failure {
 
 typedef struct sim_totals { /* what the schedules came to, to see that they reach everything */
     uint64_t schedules, ended[2][4], messages, lost_messages, writes, copies, bytes, kills, restarts,
-        late_landings, canceled_writes, quarantines, checked_bytes, events, refused, words, whole, whole_refused;
+        late_landings, canceled_writes, quarantines, checked_bytes, events, refused, words, whole, whole_refused,
+        parts;
     uint64_t core_bytes; /* that the last schedule's cores held in the end; 0 without memory.c */
 } sim_totals;
 

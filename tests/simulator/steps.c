@@ -97,9 +97,12 @@ static void begin_request(sim_world *world, const sim_step *step, uint32_t numbe
         request->timeout = sim_between(&dice, 20, 1000);
     sim_dice own = {sim_mix(request->seed ^ UINT64_C(0x77686f6c65))}; /* moves no other throw */
     request->whole_blocks = sim_one_in(&own, 2);
-    request->keeps = world->setup->calm || sim_one_in(&own, 2);
-    sim_trace(world, "%s: %" PRIu64 " tokens, e%u to e%u%s%s", request->id, request->tokens, step->a, step->b,
-              request->full_hit ? ", a full hit" : "", request->whole_blocks ? ", whole blocks" : "");
+    sim_dice another = {sim_mix(request->seed ^ UINT64_C(0x70617274))};
+    request->part = request->whole_blocks && sim_one_in(&another, 2);
+    request->keeps = (world->setup->calm && !request->part) || sim_one_in(&own, 2);
+    sim_trace(world, "%s: %" PRIu64 " tokens, e%u to e%u%s%s%s", request->id, request->tokens, step->a, step->b,
+              request->full_hit ? ", a full hit" : "", request->whole_blocks ? ", whole blocks" : "",
+              request->part ? " or a part" : "");
     offer(world, request, index, &dice);
     ask(world, request, index, &dice);
 }

@@ -36,7 +36,7 @@ typedef struct sim_tables {
     sim_table of[SIM_POOLS]; /* by kind of group */
     uint64_t tokens;
     uint64_t kept;     /* tokens before a window that have blocks, too, at least */
-    bool whole_blocks; /* of an ask */
+    bool whole_blocks; /* of an ask, and it got them */
     bool cut;          /* the table of a window has no null blocks, but begins later */
 } sim_tables;
 
@@ -50,6 +50,7 @@ typedef struct sim_cell {
     uint64_t coordinates[SIM_AXES]; /* global, in the stream's order; the token axis's is 0 */
     uint64_t offset;         /* in the stream's segment */
     bool wanted;             /* by a target with these tables */
+    bool before;             /* in the block that the window begins in, before that */
 } sim_cell;
 
 typedef bool (*sim_cell_visit)(void *context, const sim_cell *cell);
@@ -67,6 +68,7 @@ typedef struct sim_transfer {
     uint32_t request, slot, incarnation;
     kvferry_side side;
     sim_tables tables;
+    unsigned char scribble;   /* in each byte of the blocks at first */
     bool ready, ended, released;
     bool over;                /* the block owner says so, whatever the core says (planted faults) */
     kvferry_outcome outcome;
@@ -79,7 +81,8 @@ typedef struct sim_request {
     char id[24];
     uint64_t seed, tokens, source_tokens, hit, timeout; /* timeout: milliseconds, 0: the default */
     bool full_hit;
-    bool whole_blocks, keeps; /* the source keeps what they want before its window */
+    bool whole_blocks, part;  /* part: what they want before its window may be missing */
+    bool keeps;               /* the source has that */
 } sim_request;
 
 /* --- workers ----------------------------------------------------------------------------------------- */
