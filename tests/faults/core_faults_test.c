@@ -15,7 +15,7 @@ static void ask_or_not(rig *r, const char *id, uint32_t first, bool *taken)
     rig_fill_tables(&t, first, 8, true);
     const kvferry_ask ask = {.size = sizeof(kvferry_ask), .transfer_id = id, .engine_id = "prefill",
                              .where = r->nodes[0].address, .tokens = 8, .tables = t.tables,
-                             .table_count = t.count};
+                             .table_count = t.count, .whole_blocks = true, .allow_part = true};
     kvferry_status status = core_ask(r->nodes[1].core, &ask, r->now, NULL);
     *taken = status == KVFERRY_OK;
     assert_true(*taken || status == KVFERRY_NO_MEMORY);

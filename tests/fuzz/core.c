@@ -159,6 +159,7 @@ static void fill_ask(world *w, parts *p, wire_ask *ask)
     ask->timeout_ms = base_min(take_number(in), WIRE_MAX_MILLISECONDS);
     ask->verify = how & 4;
     ask->whole_blocks = how & 128;
+    ask->part = how & 64;
     ask->tables = p->tables;
     ask->table_count = (how >> 3) % 3;
     for (size_t i = 0; i < ask->table_count; i++) {
@@ -198,7 +199,9 @@ static void fill_verdict(world *w, parts *p, wire_verdict *verdict, bool waits)
 {
     input *in = &w->in;
     take_attempt(w, verdict->attempt);
-    verdict->outcome = take(in) % (waits ? WIRE_OUTCOMES : WIRE_WAITING);
+    unsigned how = take(in);
+    verdict->outcome = how % (waits ? WIRE_OUTCOMES : WIRE_WAITING);
+    verdict->part = how & 128;
     verdict->copies = take_number(in);
     verdict->bytes = take_number(in);
     verdict->checksums = p->checksums;
@@ -325,12 +328,13 @@ static void call(world *w)
 
 /* --- what holds ---------------------------------------------------------------------------------------------- */
 
-/* No transfer has two ends, or is released twice, at one node. */
+/* No transfer has two ends, or is released twice, at one node; none is a part, which nobody allows. */
 static void check_events(const rig_node *node)
 {
     for (size_t i = 0; i < node->event_count; i++) {
         const kvferry_event *event = node->events[i];
         bool ends = event->kind == KVFERRY_EVENT_ENDED || event->kind == KVFERRY_EVENT_RELEASED;
+        MUST(!event->part);
         for (size_t k = 0; ends && k < i; k++)
             MUST(node->events[k]->kind != event->kind || node->events[k]->side != event->side ||
                  strcmp(node->events[k]->transfer_id, event->transfer_id) != 0);

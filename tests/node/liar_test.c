@@ -157,13 +157,15 @@ static void say(liar *l, wire_type type, const char *sender, int changes)
         message.body.documents = (wire_documents){digests, documents, &l->document_size, 1};
     } else if (type == WIRE_ASK) {
         wire_ask *ask = &message.body.ask;
-        *ask = (wire_ask){.tokens = 10, .timeout_ms = 1000, .whole_blocks = l->sent % 2, .tables = &table, .table_count = 1};
+        *ask = (wire_ask){.tokens = 10, .timeout_ms = 1000, .whole_blocks = l->sent % 2, .part = l->sent % 3,
+                          .tables = &table, .table_count = 1};
         memcpy(ask->attempt, l->name, sizeof(ask->attempt));
         memcpy(ask->source_roster, l->node_roster, sizeof(ask->source_roster));
         memcpy(ask->target_roster, l->roster.digest, sizeof(ask->target_roster));
     } else if (type == WIRE_VERDICT || type == WIRE_SETTLE || type == WIRE_SETTLED) {
         memcpy(message.body.verdict.attempt, l->attempt, sizeof(l->attempt));
         message.body.verdict.outcome = outcomes[rand() % (type == WIRE_VERDICT ? 4 : 3)];
+        message.body.verdict.part = l->sent % 2;
     } else if (type == WIRE_STATUS_TEXT) {
         message.body.text = "{}";
     }

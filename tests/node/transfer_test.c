@@ -108,6 +108,67 @@ static void test_verify(void **state)
     move_between(1, 2, 2, 1, true);
 }
 
+/* --- windows in whole blocks, or in part -------------------------------------------------------- */
+
+/* Of 15 tokens the last two are the window; the block of the decode side that it begins in has the tokens from 8 on. */
+enum { ALL = 15, WINDOW = 2, FIRST = 8, HELD = 12, PAGES = 2 };
+
+/* Whether the tokens from `first` on are what was sent, and all others nothing. */
+static bool has_from(const worker *w, const uint32_t *pages, uint32_t first, uint32_t seed)
+{
+    for (uint32_t layer = 0; layer < RIG_LAYERS; layer++)
+        for (uint32_t head = 0; head < RIG_HEADS; head++)
+            for (uint32_t token = 0; token < ALL; token++)
+                for (uint32_t i = 0; i < RIG_CELL; i++)
+                    if (cell_of(w, layer, head, pages, token)[i] !=
+                        (token < first ? 0 : value_of(seed, layer, head, token, i)))
+                        return false;
+    return true;
+}
+
+static void move_window(const char *id, bool held, bool verify)
+{
+    static const uint32_t blocks[] = {4, 1}, pages[] = {8, 9, 2, 3};
+    const uint32_t first = held ? 0 : HELD;
+    worker prefill, decode;
+    kvferry_node_options options = nodes_options("p");
+    options.verify = verify;
+    worker_open(&prefill, &(rig_shape){.engine_id = "p", .tps = 1, .pps = 1, .window = WINDOW}, &options);
+    worker_open(&decode, &(rig_shape){.engine_id = "d", .tps = 1, .pps = 1, .window = WINDOW, .pages = PAGES}, &options);
+    walk_cells(&prefill, from, ALL, 3, true);
+    const kvferry_block_table offered = {"attn", first, from + first / RIG_TOKENS, blocks_of(ALL - first)};
+    const kvferry_block_table asked = {"attn", 0, blocks, 2};
+    MUST(kvferry_node_offer(prefill.node,
+                            &(kvferry_offer){.size = sizeof(kvferry_offer), .transfer_id = id, .tokens = ALL,
+                                             .tables = &offered, .table_count = 1, .readiness = KVFERRY_READY,
+                                             .context = &prefill},
+                            report));
+    MUST(kvferry_node_ask(decode.node,
+                          &(kvferry_ask){.size = sizeof(kvferry_ask), .transfer_id = id, .engine_id = "p",
+                                         .where = kvferry_node_address(prefill.node), .tokens = ALL, .tables = &asked,
+                                         .table_count = 1, .whole_blocks = true, .allow_part = true},
+                          report));
+    kvferry_event *event = await_event(&decode, KVFERRY_EVENT_ENDED, id);
+    assert_non_null(event);
+    print_reasons(event->report);
+    assert_int_equal(event->outcome, KVFERRY_OUTCOME_DONE);
+    assert_int_equal(event->part, !held);
+    kvferry_event_free(event);
+    assert_true(has_from(&decode, pages, held ? FIRST : ALL - WINDOW, 3));
+    expect_done(&prefill, id);
+    worker_close(&decode);
+    worker_close(&prefill);
+}
+
+static void test_what_a_source_does_not_hold_before_a_window_is_left_out(void **state)
+{
+    (void)state;
+    move_window("held", true, false);
+    move_window("part", false, false);
+    move_window("held and compared", true, true);
+    move_window("part and compared", false, true);
+}
+
 /* --- one after the other ---------------------------------------------------------------------- */
 
 static void test_an_ask_waits_until_it_is_ready(void **state)
@@ -276,6 +337,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_tp2_to_tp1),
         cmocka_unit_test(test_tp2pp2_to_tp4),
         cmocka_unit_test(test_verify),
+        cmocka_unit_test(test_what_a_source_does_not_hold_before_a_window_is_left_out),
         cmocka_unit_test(test_an_ask_waits_until_it_is_ready),
         cmocka_unit_test(test_a_full_prefix_hit_only_releases),
         cmocka_unit_test(test_aborts_are_told),

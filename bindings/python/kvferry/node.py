@@ -390,8 +390,8 @@ class Node:
         allow_part: bool = False,
     ) -> None:
         """`timeout` in seconds; 0: the node's transfer_ms. `whole_blocks`: of a window, its first block is wanted from
-        its first token on, as an engine needs it that caches prefixes by whole blocks. `allow_part`: where a source does
-        not hold that, it moves the window alone, and the event's `part` says so."""
+        its first token on, as an engine needs it that caches prefixes by whole blocks. `allow_part`: where a source
+        does not hold that, it moves the window alone, and the event's `part` says so."""
         ask = _CAsk(
             ctypes.sizeof(_CAsk),
             _values.text("transfer_id", transfer_id),
