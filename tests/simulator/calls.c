@@ -32,11 +32,11 @@ static void give_back(sim_worker *worker, uint32_t owner)
 enum { SPARE = 4 }; /* a source may have more tokens than are asked for, and its window is theirs */
 
 /* Tokens before its window that a source has blocks of. */
-static uint64_t kept_tokens(const sim_world *world, const sim_request *request)
+static uint64_t kept_tokens(const sim_world *world, const sim_request *request, bool keeps)
 {
     if (!request->whole_blocks)
         return SPARE;
-    if (request->keeps)
+    if (keeps)
         return SPARE + world->setup->engines[request->target].block_tokens[SIM_WINDOW];
     return request->source_tokens - request->tokens;
 }
@@ -75,7 +75,7 @@ uint64_t sim_before_window(const sim_world *world, const sim_request *request, u
 {
     const sim_engine *source = &world->setup->engines[request->source];
     uint64_t window = world->setup->shape.window, tokens = request->tokens, before = 0;
-    uint64_t from = source->block_tokens[SIM_WINDOW], kept = kept_tokens(world, request);
+    uint64_t from = source->block_tokens[SIM_WINDOW], kept = kept_tokens(world, request, request->keeps);
     uint64_t block = world->setup->engines[request->target].block_tokens[SIM_WINDOW];
     *lost = 0;
     if (!request->whole_blocks || request->full_hit || world->setup->shape.layers[SIM_WINDOW] == 0)
@@ -301,8 +301,9 @@ static void act_offer(sim_world *world, sim_worker *worker, const sim_act *act)
     sim_transfer *transfer = new_transfer(world, worker, act->request, KVFERRY_SIDE_PREFILL);
     uint32_t owner = (uint32_t)world->transfer_count + 1;
     transfer->tables.tokens = request->source_tokens;
-    transfer->tables.kept = kept_tokens(world, request);
-    transfer->tables.cut = request->whole_blocks && !request->keeps;
+    bool keeps = request->keeps || (request->mixed && worker->rank % 2);
+    transfer->tables.kept = kept_tokens(world, request, keeps);
+    transfer->tables.cut = request->whole_blocks && !keeps;
     if (!take_tables(world, worker, &transfer->tables, 0, owner)) {
         wait_for_blocks(world, act);
         return;

@@ -88,20 +88,23 @@ typedef struct reading {
     const sim_worker *worker;
     const sim_transfer *transfer;
     uint64_t seed;
-    bool part; /* what comes before its window was left out: all of it */
+    bool part;  /* what comes before its window was left out: all of it */
+    bool mixed; /* but for what some of the sources had */
 } reading;
 
 static bool check_cell(void *context, const sim_cell *cell)
 {
     reading *read = context;
     uint64_t value = sim_cell_value(read->seed, cell);
-    if (cell->before && !cell->wanted && read->part)
-        memset(&value, read->transfer->scribble, sizeof value);
-    else if (!cell->wanted)
+    const unsigned char *found = read->worker->segments[cell->stream->segment] + cell->offset;
+    bool right = memcmp(found, &value, cell->stream->cell_bytes) == 0;
+    bool left_out = cell->before && !cell->wanted && read->part && !(read->mixed && right);
+    if (!cell->wanted && !left_out)
         return true;
+    if (left_out)
+        memset(&value, read->transfer->scribble, sizeof value);
     read->world->totals->checked_bytes += cell->stream->cell_bytes;
-    if (memcmp(read->worker->segments[cell->stream->segment] + cell->offset, &value,
-               cell->stream->cell_bytes) == 0)
+    if (memcmp(found, &value, cell->stream->cell_bytes) == 0)
         return true;
     sim_fail(read->world, "wrong_bytes",
              "worker %" PRIu32 ": r%" PRIu32 " is done, but %s %s, token %" PRIu64 ", at %" PRIu64 " is not what was %s",
@@ -112,7 +115,8 @@ static bool check_cell(void *context, const sim_cell *cell)
 
 static void check_bytes(sim_world *world, const sim_worker *worker, const sim_transfer *transfer, bool part)
 {
-    reading read = {world, worker, transfer, world->requests[transfer->request].seed, part};
+    const sim_request *request = &world->requests[transfer->request];
+    reading read = {world, worker, transfer, request->seed, part, request->mixed};
     sim_tables tables = transfer->tables;
     tables.whole_blocks &= !part;
     sim_visit(world->setup, worker->engine, worker->cache.layout, &tables, check_cell, &read);
@@ -148,7 +152,7 @@ static void check_whole(sim_world *world, const sim_worker *worker, const sim_tr
     bool refused = strcmp(event->code, "source_null") == 0, here = transfer->tables.of[SIM_WINDOW].listed;
     bool done = event->outcome == KVFERRY_OUTCOME_DONE;
     bool part = request->part && here && lost > 0 && done && transfer->side == KVFERRY_SIDE_DECODE;
-    if (event->part != part)
+    if (event->part != part && !(part && request->mixed)) /* who has none of it may not be asked for it */
         sim_fail(world, "part", "worker %" PRIu32 ": the %s %s is said to be %s, and of %" PRIu64 " tokens before its "
                  "window the source has not %" PRIu64, worker->slot, side_name(transfer->side), event->transfer_id,
                  event->part ? "a part" : "no part", before, lost);
@@ -161,8 +165,8 @@ static void check_whole(sim_world *world, const sim_worker *worker, const sim_tr
     if (done && here && lost > 0 && !part)
         sim_fail(world, "not_refused", "worker %" PRIu32 ": %s is done, and the source has none of %" PRIu64 " tokens of "
                  "a wanted block", worker->slot, event->transfer_id, lost);
-    world->totals->whole += done && here && before > 0 && !part;
-    world->totals->parts += part;
+    world->totals->whole += done && here && before > 0 && !event->part;
+    world->totals->parts += event->part;
     world->totals->whole_refused += refused;
 }
 

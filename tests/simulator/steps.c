@@ -99,6 +99,7 @@ static void begin_request(sim_world *world, const sim_step *step, uint32_t numbe
     request->whole_blocks = sim_one_in(&own, 2);
     sim_dice another = {sim_mix(request->seed ^ UINT64_C(0x70617274))};
     request->part = request->whole_blocks && sim_one_in(&another, 2);
+    request->mixed = request->part && sim_one_in(&another, 2);
     request->keeps = (world->setup->calm && !request->part) || sim_one_in(&own, 2);
     sim_trace(world, "%s: %" PRIu64 " tokens, e%u to e%u%s%s%s", request->id, request->tokens, step->a, step->b,
               request->full_hit ? ", a full hit" : "", request->whole_blocks ? ", whole blocks" : "",

@@ -83,6 +83,7 @@ typedef struct sim_request {
     bool full_hit;
     bool whole_blocks, part;  /* part: what they want before its window may be missing */
     bool keeps;               /* the source has that */
+    bool mixed;               /* if not, its workers of odd ranks have it all the same */
 } sim_request;
 
 /* --- workers ----------------------------------------------------------------------------------------- */
