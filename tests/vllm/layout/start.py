@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts vLLM's engine with the recorder as its connector and ends it: python -m start, vllm serve's options."""
+"""Starts vLLM's engine, with the recorder as its connector if none is given, and ends it: vllm serve's options."""
 
 import os
 
@@ -13,7 +13,7 @@ def main():
     given = EngineArgs.add_cli_args(FlexibleArgumentParser()).parse_args()
     given.skip_tokenizer_init = True
     given.load_format = "dummy"
-    given.kv_transfer_config = {
+    given.kv_transfer_config = given.kv_transfer_config or {
         "kv_connector": "LayoutRecorder",
         "kv_connector_module_path": "recorder",
         "kv_role": "kv_both",

@@ -23,6 +23,7 @@ OPTIONS: dict[str, type[str] | type[bool] | range] = {
     "bootstrap_server_address": str,
     "kv_cache_layout": str,
     "metrics_listen": str,
+    "peer_layouts": str,
     "verify": bool,
     "lease_ms": _TIME,
     "transfer_ms": _TIME,
@@ -36,7 +37,7 @@ OPTIONS: dict[str, type[str] | type[bool] | range] = {
 }
 
 #: Those that are not the node's, by their names in include/kvferry/node.h.
-NOT_THE_NODES = ("bootstrap_server_address", "kv_cache_layout")
+NOT_THE_NODES = ("bootstrap_server_address", "kv_cache_layout", "peer_layouts")
 
 
 def _expected(kind: type[str] | type[bool] | range) -> str:

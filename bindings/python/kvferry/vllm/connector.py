@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
+    KVConnectorHandshakeMetadata,
     KVConnectorRole,
     KVConnectorTransferResults,
     SupportsHMA,
@@ -14,6 +15,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from kvferry.vllm._options import options_of
+from kvferry.vllm._peers import OwnDocument, check_peers
 from kvferry.vllm.metrics import KvferryPromMetrics, KvferryStats
 from kvferry.vllm.scheduler import Metadata, Scheduler
 from kvferry.vllm.worker import Worker
@@ -65,6 +67,11 @@ class KvferryConnector(KVConnectorBase_V1, SupportsHMA):
         assert self._scheduler is not None
         return self._scheduler
 
+    def set_xfer_handshake_metadata_pp_aware(
+        self, metadata: dict[tuple[int, int], KVConnectorHandshakeMetadata]
+    ) -> None:
+        check_peers(self._kv_transfer_config, metadata)
+
     def get_loaded_kv_cache_group_ids(self, request: Request) -> tuple[int, ...]:
         return self.scheduler.wholly_loaded_groups
 
@@ -104,6 +111,9 @@ class KvferryConnector(KVConnectorBase_V1, SupportsHMA):
 
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
         self.worker.register_kv_caches(kv_caches)
+
+    def get_handshake_metadata(self) -> OwnDocument | None:
+        return self.worker.own_document()
 
     def start_load_kv(self, forward_context: ForwardContext, **kwargs: Any) -> None:
         metadata = self._get_connector_metadata()

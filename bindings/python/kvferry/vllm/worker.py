@@ -21,6 +21,7 @@ from kvferry.layout import Worker as LayoutWorker
 from kvferry.node import Event, EventKind, LogLevel, Memory, Node, Outcome, Segment, Side, Table
 from kvferry.report import Error
 from kvferry.vllm._options import node_options_of
+from kvferry.vllm._peers import OwnDocument, own_document
 from kvferry.vllm.bootstrap import Bootstrap
 from kvferry.vllm.layout import document_from_vllm, write_layout
 from kvferry.vllm.metrics import KvferryStats
@@ -79,6 +80,7 @@ class Worker:
         self._config = config
         self._options = node_options_of(config)
         self._node: Node | None = None
+        self._layout: Layout | None = None
         self._groups: tuple[str, ...] = ()  # names in the document, by transfer group
         self._device = torch.device("cpu")
         self._fenced: deque[tuple[_Fence, Metadata]] = deque()
@@ -93,7 +95,7 @@ class Worker:
         live = document_from_vllm(self._vllm_config, self._kv_cache_config, kv_caches, self._engine_id, self._worker())
         if path := write_layout(live.layout):
             logger.info("kvferry: this worker's layout document is in %s", path)
-        self._groups = live.groups
+        self._layout, self._groups = live.layout, live.groups
         self._device = next(iter(kv_caches.values())).device
         memory = {"cpu": Memory.HOST, "cuda": Memory.ROCM if torch.version.hip else Memory.CUDA}.get(self._device.type)
         if memory is None:
@@ -109,6 +111,9 @@ class Worker:
         return LayoutWorker(
             tp_rank=tp.rank_in_group, tp_size=tp.world_size, pp_rank=pp.rank_in_group, pp_size=pp.world_size
         )
+
+    def own_document(self) -> OwnDocument | None:
+        return own_document(self._config, self._layout) if self._layout is not None else None
 
     def _open_node(self, layout: Layout, segments: list[Segment]) -> Node:
         options = dict(self._options)
