@@ -14,7 +14,7 @@ for name in ("vllm", "vllm.distributed", "vllm.distributed.kv_transfer", "vllm.d
              "vllm.distributed.kv_transfer.kv_connector.v1", "vllm.distributed.kv_transfer.kv_connector.v1.base"):
     sys.modules[name] = types.ModuleType(name)
 sys.modules["vllm"].__version__ = "0.99.1"
-for name in ("KVConnectorBase_V1", "KVConnectorRole", "SupportsHMA"):
+for name in ("KVConnectorBase_V1", "KVConnectorHandshakeMetadata", "KVConnectorRole", "SupportsHMA"):
     setattr(sys.modules["vllm.distributed.kv_transfer.kv_connector.v1.base"], name, object)
 """
 #: A vLLM of a version, and a connector that needs nothing of it.
