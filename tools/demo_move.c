@@ -169,7 +169,8 @@ static kvferry_status ask(demo_worker *worker, const kvferry_request *request)
                                .tokens = request->target_tokens,
                                .tables = tables,
                                .table_count = count,
-                               .whole_blocks = request->whole_blocks};
+                               .whole_blocks = request->whole_blocks,
+                               .allow_part = true}; /* the prefill side has all: nothing may be left out */
     kvferry_status status = kvferry_node_ask(worker->node, &asked, worker->report);
     free(tables);
     return status;
