@@ -11,21 +11,30 @@
 #define FP8_TOO (MODEL_NATIVE | MODEL_FP8)
 #define MLA_DIMS {320, 512, 576}
 #define FLASHINFER_DIMS {64, 128, 256, 512}
+/* Triton's kernels for images, others for all else; both read the same pages. */
+#define COMPOSITE_DIMS {256, 512}
 
 static const model_backend backends[] = {
+    {.name = "TRITON_FLASHINFER", .use = MODEL_DENSE, .platforms = MODEL_SM100, .precisions = FP8_TOO,
+     .sizes = {64}, .head_dims = COMPOSITE_DIMS, .orders = "LBHNC BLHNC", .only = MODEL_IMAGES},
+    {.name = "TRITON_FLASH_ATTN", .use = MODEL_DENSE, .platforms = MODEL_SM90, .precisions = FP8_TOO,
+     .multiple = 16, .head_dims = COMPOSITE_DIMS, .only = MODEL_IMAGES},
     {.name = "FLASHINFER", .use = MODEL_DENSE, .platforms = MODEL_SM100, .precisions = FP8_TOO,
-     .sizes = {16, 32, 64, 128, 256, 512, 1024}, .head_dims = FLASHINFER_DIMS, .orders = "LBHNC BLHNC"},
+     .sizes = {16, 32, 64, 128, 256, 512, 1024}, .head_dims = FLASHINFER_DIMS, .orders = "LBHNC BLHNC",
+     .without = MODEL_IMAGES},
     {.name = "FLASH_ATTN", .use = MODEL_DENSE, .platforms = MODEL_SM90, .precisions = FP8_TOO,
-     .multiple = 16},
+     .multiple = 16, .without = MODEL_IMAGES},
     /* FlashAttention 4 has a kernel of its own for heads of 256, which takes pages of 128 only. */
     {.name = "FLASH_ATTN", .use = MODEL_DENSE, .platforms = MODEL_SM100, .precisions = FP8_TOO,
-     .sizes = {128}, .head_dims = {256}},
+     .sizes = {128}, .head_dims = {256}, .without = MODEL_IMAGES | MODEL_SINKS | MODEL_SOFTCAP},
     {.name = "FLASH_ATTN", .use = MODEL_DENSE, .platforms = MODEL_SM100, .precisions = FP8_TOO,
-     .multiple = 16},
+     .multiple = 16, .without = MODEL_IMAGES | MODEL_SINKS},
     {.name = "FLASH_ATTN", .use = MODEL_DENSE, .platforms = MODEL_SM120, .precisions = MODEL_NATIVE,
-     .multiple = 16},
+     .multiple = 16, .without = MODEL_IMAGES | MODEL_SINKS},
     {.name = "FLASHINFER", .use = MODEL_DENSE, .platforms = MODEL_SM90 | MODEL_SM120,
-     .precisions = FP8_TOO, .sizes = {16, 32, 64}, .head_dims = FLASHINFER_DIMS},
+     .precisions = FP8_TOO, .sizes = {16, 32, 64}, .head_dims = FLASHINFER_DIMS, .without = MODEL_IMAGES},
+    {.name = "TRITON_ATTN", .use = MODEL_DENSE, .platforms = MODEL_ANY_GPU, .precisions = FP8_TOO,
+     .multiple = 16},
     {.name = "CPU_ATTN", .use = MODEL_DENSE, .platforms = MODEL_ANY_CPU, .precisions = MODEL_NATIVE,
      .multiple = 32, .head_dims = {32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512},
      .orders = "LBHNC"},
@@ -82,6 +91,8 @@ bool model_backend_takes(const model_backend *backend, uint64_t block)
 
 static bool takes_head(const model_backend *backend, uint64_t head_dim)
 {
+    if (strcmp(backend->name, "TRITON_ATTN") == 0)
+        return head_dim >= 32;
     if (backend->head_dims[0] == 0)
         return backend->use != MODEL_DENSE || (head_dim % 8 == 0 && head_dim <= 256);
     for (size_t i = 0; backend->head_dims[i] != 0; i++)
@@ -93,6 +104,8 @@ static bool takes_head(const model_backend *backend, uint64_t head_dim)
 /* What single backends ask of a model beside its head size. */
 static bool takes_shape(const model_backend *backend, const model_shape *shape)
 {
+    if ((shape->traits & backend->without) != 0 || (backend->only & ~shape->traits) != 0)
+        return false;
     if (strcmp(backend->name, "FLASHINFER_MLA") == 0)
         return shape->nope == 64 || shape->nope == 128 || shape->nope == 192;
     if (strcmp(backend->name, "FLASHINFER_MLA_SPARSE") == 0)

@@ -87,6 +87,26 @@ void model_spec_size(model_spec *spec, uint64_t padding)
     spec->page = round_up(spec->real, padding);
 }
 
+/* FlashInfer's large pages are for several query heads to a key head only. 0: all of a backend's sizes. */
+static uint64_t largest_size(const model_cache *cache, model_content content, uint64_t heads)
+{
+    if (content != MODEL_KV)
+        return 0;
+    return cache->shape.heads / cache->choice.tp / heads > 1 ? 0 : 64;
+}
+
+uint64_t model_block_windowed(const model_cache *cache, uint64_t heads)
+{
+    const model_backend *backend = cache->backend;
+    if (backend->multiple != 0)
+        return cache->block;
+    uint64_t largest = largest_size(cache, MODEL_KV, heads), block = backend->sizes[0];
+    for (size_t i = 0; backend->sizes[i] != 0; i++)
+        if (backend->sizes[i] <= cache->block && (largest == 0 || backend->sizes[i] <= largest))
+            block = backend->sizes[i];
+    return block;
+}
+
 /* The tokens of a kernel block: what was asked for, or the largest of the backend's that divides. */
 static uint64_t kernel_of(model_cache *cache, const uint64_t *sizes, uint64_t largest, uint64_t block)
 {
@@ -112,9 +132,10 @@ static void align_to_kernel(model_spec *spec, uint64_t largest)
     spec->alignment = piece == spec->block ? 1 : spec->page / (spec->block / piece);
 }
 
-void model_spec_kernel(model_cache *cache, model_spec *spec, uint64_t largest)
+void model_spec_kernel(model_cache *cache, model_spec *spec)
 {
     const model_backend *backend = cache->backend;
+    uint64_t largest = largest_size(cache, spec->content, spec->heads);
     spec->alignment = 1;
     spec->kernel = spec->block;
     if (backend->multiple == 0) {

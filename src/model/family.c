@@ -67,7 +67,7 @@ static uint64_t element(const model_cache *cache, const char **dtype, const char
     return native ? cache->shape.dtype_bytes : 1;
 }
 
-/* --- attention, alone and beside gated delta nets: Llama, Qwen3-Next, Qwen3.5 ------------------- */
+/* --- attention: alone, with windows, beside gated delta nets (Qwen3-Next, Qwen3.5) --------------- */
 
 static uint64_t ssm_bytes(const model_cache *cache, const char **dtype)
 {
@@ -104,10 +104,17 @@ static void finish_state(model_cache *cache, model_spec *spec, uint64_t page)
     spec->kernel = spec->block;
 }
 
-/* FlashInfer's large pages are for several query heads to a key head only. */
-static uint64_t largest_kernel(const model_cache *cache, uint64_t local_heads)
+/* The same with a window. */
+static model_spec windowed(model_cache *cache, const model_spec *kv)
 {
-    return cache->shape.heads / cache->choice.tp / local_heads > 1 ? 0 : 64;
+    model_spec spec = *kv;
+    spec.class = MODEL_SLIDING;
+    spec.group = "swa";
+    spec.window = cache->shape.window;
+    spec.block = spec.states = model_block_windowed(cache, kv->heads);
+    model_spec_size(&spec, 1);
+    model_spec_kernel(cache, &spec);
+    return spec;
 }
 
 static void list_dense(model_cache *cache)
@@ -116,25 +123,29 @@ static void list_dense(model_cache *cache)
     model_spec kv = {.content = MODEL_KV, .class = MODEL_FULL, .group = "attn", .tokens_per_state = 1,
                      .heads = base_max(1, shape->kv_heads / cache->choice.tp)};
     kv.cell = 2 * shape->head_dim * element(cache, &kv.dtype, &kv.format);
-    model_spec gdn = {0};
+    model_spec second = {0};
     if (shape->type->hybrid)
-        gdn = state_spec(cache, "gdn");
-    model_block_choose(cache, kv.heads * kv.cell, gdn.real);
+        second = state_spec(cache, "gdn");
+    model_block_choose(cache, kv.heads * kv.cell, second.real);
     kv.block = kv.states = cache->block;
     model_spec_size(&kv, 1);
-    model_spec_kernel(cache, &kv, largest_kernel(cache, kv.heads));
-    uint32_t attention = add_spec(cache, &kv), state = 0;
+    model_spec_kernel(cache, &kv);
+    uint32_t full = add_spec(cache, &kv), other = full;
+    const char *attention = shape->type->windows == MODEL_IN_TURN ? ".attn.attn" : ".self_attn.attn";
     if (shape->type->hybrid) {
-        finish_state(cache, &gdn, kv.page);
-        state = add_spec(cache, &gdn);
+        finish_state(cache, &second, kv.page);
+        other = add_spec(cache, &second);
+    } else if (shape->window != 0) {
+        second = windowed(cache, &kv);
+        other = add_spec(cache, &second);
     }
     for (uint64_t i = 0; i < shape->layers; i++) {
         bool linear = shape->type->hybrid && shape->kinds[i] == 0;
-        add_layer(cache, linear ? state : attention, i, shape->prefix, "model.layers.",
-                  linear ? ".linear_attn" : ".self_attn.attn", false);
+        add_layer(cache, shape->kinds[i] == 0 ? other : full, i, shape->prefix, "model.layers.",
+                  linear ? ".linear_attn" : attention, false);
     }
     for (uint64_t i = 0; i < cache->choice.drafts; i++)
-        add_layer(cache, attention, i, "", "mtp.layers.", ".self_attn.attn", true);
+        add_layer(cache, full, i, "", "mtp.layers.", ".self_attn.attn", true);
 }
 
 /* --- latent attention: DeepSeek-V3 ------------------------------------------------------------- */
@@ -161,7 +172,7 @@ static void list_mla(model_cache *cache)
     model_spec latent = latent_spec(cache);
     model_block_choose(cache, latent.cell, 0);
     size_latent(cache, &latent);
-    model_spec_kernel(cache, &latent, 0);
+    model_spec_kernel(cache, &latent);
     uint32_t spec = add_spec(cache, &latent);
     for (uint64_t i = 0; i < cache->shape.layers + cache->choice.drafts; i++)
         add_layer(cache, spec, i, "", "model.layers.", ".self_attn.attn", i >= cache->shape.layers);
@@ -381,16 +392,23 @@ static void list_v4(model_cache *cache)
 const model_type *model_type_find(const char *name)
 {
     static const model_type types[] = {
-        {"llama", false, MODEL_DENSE, false, list_dense},
-        {"deepseek_v3", false, MODEL_MLA, false, list_mla},
-        {"qwen3_next", false, MODEL_DENSE, true, list_dense},
-        {"qwen3_5", true, MODEL_DENSE, true, list_dense},
-        {"qwen3_5_text", false, MODEL_DENSE, true, list_dense},
-        {"qwen3_5_moe", true, MODEL_DENSE, true, list_dense},
-        {"qwen3_5_moe_text", false, MODEL_DENSE, true, list_dense},
-        {"deepseek_v4", false, MODEL_V4, false, list_v4},
-        {"glm5_next", true, MODEL_SPARSE_MLA, true, list_glm},
-        {"glm5_next_text", false, MODEL_SPARSE_MLA, true, list_glm},
+        {"llama", false, MODEL_DENSE, false, list_dense, MODEL_LISTED, 0},
+        {"mistral", false, MODEL_DENSE, false, list_dense, MODEL_LISTED, 0},
+        {"qwen2", false, MODEL_DENSE, false, list_dense, MODEL_SWITCHED, 0},
+        {"qwen3", false, MODEL_DENSE, false, list_dense, MODEL_SWITCHED, 0},
+        {"gemma2", false, MODEL_DENSE, false, list_dense, MODEL_REPEATED, 0},
+        {"gemma3", true, MODEL_DENSE, false, list_dense, MODEL_REPEATED, MODEL_IMAGES},
+        {"gemma3_text", false, MODEL_DENSE, false, list_dense, MODEL_REPEATED, 0},
+        {"gpt_oss", false, MODEL_DENSE, false, list_dense, MODEL_IN_TURN, MODEL_SINKS},
+        {"deepseek_v3", false, MODEL_MLA, false, list_mla, MODEL_NO_WINDOWS, 0},
+        {"qwen3_next", false, MODEL_DENSE, true, list_dense, MODEL_NO_WINDOWS, 0},
+        {"qwen3_5", true, MODEL_DENSE, true, list_dense, MODEL_NO_WINDOWS, 0},
+        {"qwen3_5_text", false, MODEL_DENSE, true, list_dense, MODEL_NO_WINDOWS, 0},
+        {"qwen3_5_moe", true, MODEL_DENSE, true, list_dense, MODEL_NO_WINDOWS, 0},
+        {"qwen3_5_moe_text", false, MODEL_DENSE, true, list_dense, MODEL_NO_WINDOWS, 0},
+        {"deepseek_v4", false, MODEL_V4, false, list_v4, MODEL_NO_WINDOWS, 0},
+        {"glm5_next", true, MODEL_SPARSE_MLA, true, list_glm, MODEL_NO_WINDOWS, 0},
+        {"glm5_next_text", false, MODEL_SPARSE_MLA, true, list_glm, MODEL_NO_WINDOWS, 0},
     };
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++)
         if (strcmp(types[i].name, name) == 0)

@@ -246,8 +246,8 @@ static void name_groups(model_cache *cache)
             all += same;
             before += same && j < i;
         }
-        bool numbered = all > 1 || spec->content == MODEL_STATE ||
-                        (spec->content == MODEL_LATENT && spec->class == MODEL_SLIDING);
+        bool window = spec->class == MODEL_SLIDING && spec->content != MODEL_COMPRESSOR;
+        bool numbered = all > 1 || spec->content == MODEL_STATE || window;
         cache->groups[i].name =
             numbered ? model_text(cache, base_format("%s%u", spec->group, before)) : spec->group;
     }
@@ -269,10 +269,30 @@ static bool pages_differ(const model_cache *cache)
     return false;
 }
 
+/* Attention alone: shorter blocks are made longer until all pages are equal, or padded where no number of them
+ * makes a page. False: there are others. */
+static bool lengthen(model_cache *cache)
+{
+    uint64_t page = 0;
+    for (uint32_t i = 0; i < cache->spec_count; i++) {
+        if (cache->specs[i].content != MODEL_KV)
+            return false;
+        page = base_max(page, cache->specs[i].page);
+    }
+    for (uint32_t i = 0; i < cache->spec_count; i++) {
+        model_spec *spec = &cache->specs[i];
+        uint64_t times = page % spec->page == 0 ? page / spec->page : 1;
+        spec->block = spec->states = times * spec->block;
+        model_spec_size(spec, page);
+        model_spec_kernel(cache, spec);
+    }
+    return true;
+}
+
 void model_group_layers(model_cache *cache)
 {
     bool differ = !one_spec(cache) && pages_differ(cache), packed = differ && cache->order[0] == 'B';
-    if (differ && !packed && !cache->choice.kpool_tail) {
+    if (differ && !packed && !cache->choice.kpool_tail && !lengthen(cache)) {
         model_refuse(cache, "option_unfit", "memory_order", "a block-outermost order, BLHNC", cache->order,
                      "pages of several sizes and groups can only lie side by side in a block");
         return;

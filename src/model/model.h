@@ -47,6 +47,22 @@ typedef enum model_precision {
 /* What attention a model needs of a backend. */
 typedef enum model_use { MODEL_DENSE, MODEL_MLA, MODEL_SPARSE_MLA, MODEL_V4 } model_use;
 
+/* What else attention may have, that not every backend takes. */
+typedef enum model_trait {
+    MODEL_IMAGES = 1, /* tokens of an image see all of it */
+    MODEL_SINKS = 2,
+    MODEL_SOFTCAP = 4 /* scores are capped */
+} model_trait;
+
+/* How a config says which layers have a sliding window instead of full attention. */
+typedef enum model_windows {
+    MODEL_NO_WINDOWS,
+    MODEL_LISTED,   /* layer_types; without them all layers if there is a sliding_window */
+    MODEL_SWITCHED, /* all layers or none, by use_sliding_window */
+    MODEL_REPEATED, /* layer_types; without them all but each n-th layer */
+    MODEL_IN_TURN   /* the first, third, fifth ... layer */
+} model_windows;
+
 struct model_cache;
 struct model_shape;
 
@@ -56,6 +72,8 @@ typedef struct model_type {
     model_use use;
     bool hybrid; /* has recurrent state beside attention */
     void (*list)(struct model_cache *cache);
+    model_windows windows;
+    unsigned traits; /* set of model_trait */
 } model_type;
 
 /* The sizes that matter, whatever the family calls them. Zero where a family has no such thing. */
@@ -66,7 +84,8 @@ typedef struct model_shape {
     uint64_t dtype_bytes;
     uint64_t layers, heads, kv_heads, head_dim, positions;
     uint64_t draft_layers; /* how many the model has */
-    uint64_t *kinds;       /* per layer: hybrids 1 where attention; DeepSeek-V4 its compress ratio */
+    unsigned traits;       /* set of model_trait */
+    uint64_t *kinds;       /* per layer: 1 where full attention; DeepSeek-V4 its compress ratio */
     uint64_t k_heads, v_heads, k_dim, v_dim, conv_rows; /* linear attention; rows without drafts */
     uint64_t lora, rope, nope;                          /* MLA */
     uint64_t index_dim, kpool, topk, window;
@@ -95,6 +114,7 @@ typedef struct model_backend {
     uint64_t rows;                  /* blocks are whole pages of so many rows apart; 0: no such need */
     uint64_t head_dims[12];         /* ends with a zero; none: any multiple of 8 up to 256 */
     const char *orders;             /* the memory orders that it takes; NULL: all */
+    unsigned without, only;         /* sets of model_trait: what it takes none of, what it is for */
 } model_backend;
 
 /* What a layer's cache holds, and so what streams it becomes. */
@@ -192,12 +212,14 @@ const model_type *model_type_find(const char *name);
 /* Sets cache->block, from what one token takes in an attention layer and one layer's state. */
 void model_block_choose(model_cache *cache, uint64_t token_bytes, uint64_t state_bytes);
 
+/* The block of a layer with a window, of so many heads here: the largest kernel block within cache->block. */
+uint64_t model_block_windowed(const model_cache *cache, uint64_t heads);
+
 /* The page's sizes from heads, states and cell, padded to a multiple of `padding` (1: not). */
 void model_spec_size(model_spec *spec, uint64_t padding);
 
-/* Sets kernel and alignment by the backend (its sizes up to `largest` only, 0: all), or those of a
- * kpool indexer. After model_spec_size. */
-void model_spec_kernel(model_cache *cache, model_spec *spec, uint64_t largest);
+/* Sets kernel and alignment by the backend, or those of a kpool indexer. After model_spec_size. */
+void model_spec_kernel(model_cache *cache, model_spec *spec);
 void model_spec_index_kernel(model_cache *cache, model_spec *spec);
 
 /* Sets groups, regions, order and sizes from specs and layers. */

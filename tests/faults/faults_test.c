@@ -398,8 +398,8 @@ static void memory_runs_out(void **state)
 static void every_model_runs_out(void **state)
 {
     (void)state;
-    static const char *const names[] = {"DeepSeek-V3", "DeepSeek-V4-Flash", "GLM-5.3-Flash",
-                                        "Qwen3-Next-80B-A3B", "Qwen3.5-35B-A3B"};
+    static const char *const names[] = {"DeepSeek-V3",        "DeepSeek-V4-Flash", "GLM-5.3-Flash",
+                                        "Qwen3-Next-80B-A3B", "Qwen3.5-35B-A3B",   "gpt-oss-120b"};
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         char path[512], data[4096];
         snprintf(path, sizeof(path), KVFERRY_SOURCE_DIR "/tests/fuzz/corpus/model_config/%s",

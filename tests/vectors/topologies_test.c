@@ -8,14 +8,15 @@
 
 static const char *const models[] = {
     "Llama-3.1-8B", "DeepSeek-V3",       "Qwen3-Next-80B-A3B", "Qwen3.5-27B", "Qwen3.5-35B-A3B",
-    "Qwen3.5-397B-A17B", "DeepSeek-V4-Flash", "GLM-5.3-Flash"};
+    "Qwen3.5-397B-A17B", "DeepSeek-V4-Flash", "GLM-5.3-Flash", "Gemma-3-27B", "gpt-oss-120b"};
 #define MODELS (sizeof models / sizeof models[0])
 
 /* Heads of whatever must divide, and KV heads, by model. */
 static const struct {
     uint32_t heads[3], kv_heads;
 } shapes[MODELS] = {{{32}, 8},         {{128}, 0},        {{16, 16, 32}, 2}, {{24, 16, 48}, 4},
-                    {{16, 16, 32}, 2}, {{32, 16, 64}, 2}, {{64}, 0},         {{64, 64}, 0}};
+                    {{16, 16, 32}, 2}, {{32, 16, 64}, 2}, {{64}, 0},         {{64, 64}, 0},
+                    {{32}, 16},        {{64}, 8}};
 
 static bool can_divide(size_t model, uint32_t tp)
 {
@@ -150,13 +151,14 @@ static void every_topology(void **state)
             }
         }
     assert_int_equal(served + refused, MODELS * 16 * 4);
-    assert_int_equal(served, 4 * (5 + 5 + 5 + 4 + 5 + 5 + 5 + 5));
+    assert_int_equal(served, 4 * (5 + 5 + 5 + 4 + 5 + 5 + 5 + 5 + 5 + 5));
 }
 
 /* --- every option ---------------------------------------------------------------------------- */
 
 enum { DENSE = 1, HYBRID = 2, V3 = 4, V4 = 8, GLM = 16, ALL = 31 };
-static const unsigned kind_of[MODELS] = {DENSE, V3, HYBRID, HYBRID, HYBRID, HYBRID, V4, GLM};
+static const unsigned kind_of[MODELS] = {DENSE, V3, HYBRID, HYBRID, HYBRID,
+                                        HYBRID, V4, GLM,    DENSE,  DENSE};
 
 /* An option by itself, on TP2 of each model: served by the models of `served`, refused by others. */
 static const struct option_case {

@@ -11,9 +11,10 @@ from vllm_models import HERE, check, check_equal, has, parse_all, run, served
 import kvferry
 
 #: Of each kind of caches the largest topology; the others take half an hour more.
-CASES = [("llama-recall", "tp4"), ("deepseek-v4", "tp2")]
+CASES = [("llama-recall", "tp4"), ("deepseek-v4", "tp2"), ("gemma3", "tp2")]
 if os.environ.get("KVFERRY_VLLM_ALL") == "1":
     CASES += [("llama-recall", one) for one in ("tp1", "tp2", "tp2pp2")] + [("deepseek-v4", "tp1")]
+    CASES += [("gemma3", one) for one in ("tp1", "tp4", "tp2pp2")]
 if has("avx512_bf16"):  # vLLM's GDN takes no other CPU
     CASES.append(("qwen35-recall", "tp2pp2"))
     if os.environ.get("KVFERRY_VLLM_ALL") == "1":

@@ -21,6 +21,10 @@ CASES = [
     *[("llama-recall", topology, {}, {}, []) for topology in ("tp1", "tp2", "tp4", "tp2pp2")],
     *[("qwen35-recall", topology, {}, {}, []) for topology in ("tp1", "tp2", "tp4", "pp2", "tp2pp2")],
     *[("deepseek-v4", topology, {}, {}, []) for topology in ("tp1", "tp2", "tp4")],
+    *[("gemma3", topology, {}, {}, []) for topology in ("tp1", "tp2", "tp4", "tp2pp2")],
+    ("gemma3", "tp2", {}, {"block_size": 64}, ["--block-size", "64"]),
+    *[("gemma2", topology, {}, {}, []) for topology in ("tp1", "tp4", "tp2pp2")],
+    *[("gpt-oss", topology, {}, {}, []) for topology in ("tp1", "tp4", "pp6")],  # pp6: stages of one kind of layers
     ("qwen35-recall", "tp2", {"VLLM_SSM_CONV_STATE_LAYOUT": "DS"}, {"conv_layout": "DS"}, []),
     ("qwen35-recall", "tp2", {"VLLM_SSM_CONV_STATE_LAYOUT": "SD"}, {"conv_layout": "SD"}, []),
     ("qwen35-recall", "tp1", {}, {"block_size": 64}, ["--block-size", "64"]),

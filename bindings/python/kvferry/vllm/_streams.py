@@ -48,6 +48,7 @@ TOKEN_MAJOR = frozenset(
     [
         *("FLASH_ATTN", "FLASH_ATTN_DIFFKV", "FLASHINFER", "TRITON_ATTN", "TRITON_ATTN_DIFFKV"),
         *("FLEX_ATTENTION", "TURBOQUANT", "ULTRAQUANT"),
+        *("TRITON_FLASH_ATTN", "TRITON_FLASHINFER"),  # two backends on one cache, written by Triton's
     ]
 )
 #: Backends whose pages have one state after another (V4's packed ones: data, then scales).
