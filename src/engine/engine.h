@@ -112,5 +112,6 @@ bool engine_peer_pump(kvferry_peer *peer);
 extern const kvferry_engine_ops engine_memory_ops;
 extern const kvferry_engine_ops engine_ucx_ops;
 extern const kvferry_engine_ops engine_mooncake_ops;
+extern const kvferry_engine_ops engine_nixl_ops;
 
 #endif

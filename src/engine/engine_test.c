@@ -11,7 +11,7 @@ static void test_open(void **state)
     kvferry_report *report;
     assert_int_equal(kvferry_report_create(&report), KVFERRY_OK);
     assert_int_equal(kvferry_engine_open("carrier-pigeon", NULL, &engine, report), KVFERRY_NOT_FOUND);
-    rig_expect_reason(report, 0, "engine_unknown", "", "memory, ucx, mooncake", "carrier-pigeon");
+    rig_expect_reason(report, 0, "engine_unknown", "", "memory, ucx, mooncake, nixl", "carrier-pigeon");
     assert_int_equal(kvferry_engine_open("carrier-pigeon", NULL, &engine, NULL), KVFERRY_NOT_FOUND);
     kvferry_report_clear(report);
     kvferry_engine_options options = {.size = 4};

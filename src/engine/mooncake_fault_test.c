@@ -1,93 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Missing and old libraries, options, and what Mooncake was seen to do wrong, on demand by the stand-in of
  * tests/mooncake. Both sides are engines of this process. */
-#include <dlfcn.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
-
-#include "engine/pair_test.h"
+#include "engine/library_rig_test.h"
 #include "mooncake/stand_in.h"
 
-enum { BYTES = MIB, COPIES = 4000, EACH = 128 };
-
-static const char variable[] = "KVFERRY_MOONCAKE_LIBRARY";
 static stand_in_faults *faults;
-static kvferry_report *report;
-
-static kvferry_status open_at(const char *transport, const char *device, const char *host,
-                              kvferry_engine **engine)
-{
-    const kvferry_engine_options options = {
-        .size = sizeof(options), .transport = transport, .net_devices = device, .host = host};
-    kvferry_report_clear(report);
-    return kvferry_engine_open("mooncake", &options, engine, report);
-}
-
-static kvferry_status open_with(const char *transport, const char *device, kvferry_engine **engine)
-{
-    return open_at(transport, device, "", engine);
-}
-
-static void expect_reason(size_t index, const char *code, const char *part)
-{
-    const kvferry_reason *reason = kvferry_report_get(report, index);
-    assert_non_null(reason);
-    assert_string_equal(reason->code, code);
-    if (!strstr(reason->message, part))
-        fail_msg("\"%s\" is not in \"%s\"", part, reason->message);
-}
-
-/* --- libraries: each in a process of its own, since one that is loaded stays ----------------------- */
-
-static void in_child(void (*body)(void))
-{
-    int status = -1;
-    fflush(NULL);
-    pid_t pid = fork();
-    if (pid == 0) {
-        PAIR_EQUAL(kvferry_report_create(&report), KVFERRY_OK);
-        body();
-        exit(0);
-    }
-    assert_int_equal(waitpid(pid, &status, 0), pid);
-    assert_int_equal(status, 0);
-}
-
-static void use_library(const char *path) { PAIR_EQUAL(setenv(variable, path, 1), 0); }
-
-static void check_message(size_t index, const char *part)
-{
-    const kvferry_reason *reason = kvferry_report_get(report, index);
-    PAIR_CHECK(reason && strcmp(reason->code, "engine_library") == 0);
-    if (!strstr(reason->message, part))
-        fprintf(stderr, "\"%s\" is not in \"%s\"\n", part, reason->message);
-    PAIR_CHECK(strstr(reason->message, part));
-}
 
 static void body_no_library(void)
 {
-    const char *there = getenv(variable);
-    kvferry_engine *engine;
-    PAIR_CHECK(there);
-    char *path = strdup(there);
-    use_library("/nowhere/libtransfer_engine.so");
-    PAIR_EQUAL(open_with("", "", &engine), KVFERRY_UNSUPPORTED);
-    PAIR_EQUAL(kvferry_report_count(report), 1);
-    check_message(0, "/nowhere/libtransfer_engine.so");
-    check_message(0, variable);
-    check_message(0, "-DBUILD_SHARED_LIBS=ON");
-    use_library("libm.so.6");
-    PAIR_EQUAL(open_with("", "", &engine), KVFERRY_UNSUPPORTED);
-    PAIR_EQUAL(kvferry_report_count(report), 12);
-    check_message(0, "createTransferEngine");
-    check_message(11, "freeBatchID");
-    check_message(0, "libm.so.6");
-    use_library(path);
-    PAIR_EQUAL(open_with("", "", &engine), KVFERRY_OK);
-    kvferry_engine_close(engine);
-    free(path);
+    check_libraries(12, "createTransferEngine", "freeBatchID", "-DBUILD_SHARED_LIBS=ON");
 }
 
 static void test_no_library(void **state)
@@ -96,22 +17,12 @@ static void test_no_library(void **state)
     in_child(body_no_library);
 }
 
-static stand_in_faults *find_faults(void)
-{
-    void *library = dlopen(getenv(variable), RTLD_NOW | RTLD_NOLOAD);
-    PAIR_CHECK(library);
-    stand_in_faults *found = dlsym(library, "stand_in");
-    PAIR_CHECK(found);
-    dlclose(library);
-    return found;
-}
-
 /* A write within this process that cannot arrive yet: over all the same if the library is too early, and
  * else not before the arrivals are let go. */
 static void write_held(kvferry_engine *engine, bool early)
 {
     static unsigned char memory[2][MIB];
-    stand_in_faults *holds = find_faults();
+    stand_in_faults *holds = find_stand_in();
     const kvferry_copy copy = {.target_segment = 1, .bytes = 1000};
     kvferry_peer *peer;
     kvferry_transfer *transfer;
@@ -157,12 +68,8 @@ static void test_arrival(void **state)
 /* Its writes over TCP are complete before they have arrived; of other transports that is not known. */
 static void body_old_library(void)
 {
-    char path[4096];
     kvferry_engine *engine;
-    const char *there = getenv(variable);
-    PAIR_CHECK(there && strlen(there) > 3);
-    snprintf(path, sizeof(path), "%.*s_old.so", (int)strlen(there) - 3, there);
-    use_library(path);
+    use_old_library();
     PAIR_EQUAL(open_with("", "", &engine), KVFERRY_UNSUPPORTED);
     check_message(0, "0.3.12");
     PAIR_EQUAL(open_with("tcp", "", &engine), KVFERRY_UNSUPPORTED);
@@ -180,103 +87,21 @@ static void test_old_library(void **state)
 
 /* --- two engines ------------------------------------------------------------------------------ */
 
-typedef struct rig {
-    kvferry_engine *source, *target;
-    kvferry_peer *peer;
-    unsigned char *from, *to;
-    kvferry_copy copies[COPIES];
-} rig;
-
-static kvferry_engine *open_engine(unsigned char *memory)
-{
-    kvferry_engine *engine;
-    uint32_t segment;
-    assert_int_equal(open_with("", "", &engine), KVFERRY_OK);
-    assert_int_equal(kvferry_engine_register(engine, memory, BYTES, KVFERRY_MEMORY_HOST, &segment, report),
-                     KVFERRY_OK);
-    return engine;
-}
-
-static kvferry_status connect_to(rig *r, kvferry_peer **peer)
-{
-    void *binding;
-    size_t size;
-    kvferry_report_clear(report);
-    assert_int_equal(kvferry_engine_export(r->target, &binding, &size, report), KVFERRY_OK);
-    kvferry_status status = kvferry_engine_connect(r->source, binding, size, peer, report);
-    kvferry_free(binding);
-    return status;
-}
-
 static int setup(void **state)
 {
-    rig *r = calloc(1, sizeof(*r));
-    assert_int_equal(kvferry_report_create(&report), KVFERRY_OK);
-    assert_non_null(r);
-    r->from = calloc(1, BYTES);
-    r->to = calloc(1, BYTES);
-    assert_true(r->from && r->to);
-    r->source = open_engine(r->from);
-    r->target = open_engine(r->to);
-    faults = find_faults();
-    for (uint64_t i = 0; i < COPIES; i++)
-        r->copies[i] = (kvferry_copy){
-            .source_offset = i * EACH, .target_offset = (COPIES - 1 - i) * EACH, .bytes = EACH};
-    pair_fill(r->from, BYTES, 3);
-    assert_int_equal(connect_to(r, &r->peer), KVFERRY_OK);
-    *state = r;
+    *state = open_rig();
+    faults = find_stand_in();
     return 0;
 }
 
 /* Whatever a test did, nothing of it stays with the library. */
 static int teardown(void **state)
 {
-    rig *r = *state;
-    kvferry_engine_close(r->source);
-    kvferry_engine_close(r->target);
+    close_rig(*state);
     assert_int_equal(faults->batches, 0);
     assert_int_equal(faults->instances, 0);
     memset(faults, 0, sizeof(*faults));
-    kvferry_report_free(report);
-    free(r->from);
-    free(r->to);
-    free(r);
     return 0;
-}
-
-static kvferry_transfer *begin(rig *r, kvferry_peer *peer, size_t count, uint64_t deadline_ns)
-{
-    kvferry_transfer *transfer;
-    assert_int_equal(kvferry_transfer_begin(r->source, peer, KVFERRY_WRITE, r->copies, count, deadline_ns,
-                                            &transfer, report),
-                     KVFERRY_OK);
-    return transfer;
-}
-
-static kvferry_status finish(rig *r, kvferry_transfer *transfer, const char *detail)
-{
-    const kvferry_transfer_state *is = kvferry_transfer_get(transfer);
-    while (!is->over)
-        assert_int_equal(kvferry_engine_progress(r->source, NULL), KVFERRY_OK);
-    kvferry_status status = is->status;
-    if (!strstr(is->detail, detail))
-        fail_msg("\"%s\" is not in \"%s\"", detail, is->detail);
-    assert_int_equal(kvferry_transfer_free(transfer), KVFERRY_OK);
-    return status;
-}
-
-static void check_moved(const rig *r, size_t count)
-{
-    for (size_t i = 0; i < count; i++)
-        assert_memory_equal(r->to + r->copies[i].target_offset, r->from + r->copies[i].source_offset, EACH);
-}
-
-/* The connection serves: all copies, and every byte is there. */
-static void check_serves(rig *r, kvferry_peer *peer)
-{
-    memset(r->to, 0, BYTES);
-    assert_int_equal(finish(r, begin(r, peer, COPIES, 0), ""), KVFERRY_OK);
-    check_moved(r, COPIES);
 }
 
 static void test_options(void **state)
@@ -411,14 +236,7 @@ static void test_stuck(void **state)
     rig *r = *state;
     faults->stuck = 1;
     kvferry_transfer *transfer = begin(r, r->peer, 100, pair_now() + 1000000);
-    const kvferry_transfer_state *is = kvferry_transfer_get(transfer);
-    while (is->status == KVFERRY_BUSY)
-        kvferry_engine_progress(r->source, NULL);
-    assert_int_equal(is->status, KVFERRY_TIMEOUT);
-    for (unsigned i = 0; i < 1000; i++)
-        kvferry_engine_progress(r->source, NULL);
-    assert_false(is->over);
-    assert_int_equal(kvferry_transfer_free(transfer), KVFERRY_BUSY);
+    check_timeout(r, transfer);
     faults->stuck = 0;
     assert_int_equal(finish(r, transfer, "deadline"), KVFERRY_TIMEOUT);
     check_serves(r, r->peer);
@@ -438,8 +256,7 @@ static void test_stuck_and_closed(void **state)
     assert_int_equal(finish(r, beside, "torn down"), KVFERRY_ENGINE);
     assert_int_equal(faults->batches, 0);
     faults->stuck = 0;
-    for (size_t i = 0; i < BYTES; i++)
-        assert_int_equal(r->to[i], 0);
+    check_nothing_moved(r);
     assert_false(kvferry_peer_lost(second));
     check_serves(r, second);
 }
@@ -540,5 +357,7 @@ int main(void)
         WITH_RIG(test_stale_metadata),
         WITH_RIG(test_gone_target),
     };
+    library_engine = "mooncake";
+    library_variable = "KVFERRY_MOONCAKE_LIBRARY";
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,7 +7,7 @@
 #include <string.h>
 
 static const kvferry_engine_ops *const built_in[] = {&engine_memory_ops, &engine_ucx_ops,
-                                                    &engine_mooncake_ops};
+                                                    &engine_mooncake_ops, &engine_nixl_ops};
 enum { BUILT_IN = sizeof(built_in) / sizeof(built_in[0]) };
 
 /* Tables stay valid for the process, so one that was found may be used without the lock. */

@@ -276,7 +276,7 @@ static void test_add(void **state)
     assert_null(engine); /* its own open refused */
     kvferry_report_clear(report);
     assert_int_equal(kvferry_engine_open("x", NULL, &engine, report), KVFERRY_NOT_FOUND);
-    rig_expect_reason(report, 0, "engine_unknown", "", "memory, ucx, mooncake, own", "x");
+    rig_expect_reason(report, 0, "engine_unknown", "", "memory, ucx, mooncake, nixl, own", "x");
     kvferry_report_free(report);
 }
 
