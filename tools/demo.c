@@ -29,10 +29,10 @@ static int parse(int argc, char **argv, given_options *given)
          "the prefill side's workers (default " DEFAULT_PREFILL ")", 0, 0},
         {"decode", 0, TOOL_STRING, &given->decode, "TOPOLOGY",
          "the decode side's workers (default " DEFAULT_DECODE ")", 0, 0},
-        {"engine", 0, TOOL_CHOICE, &given->engine, "ucx|mooncake",
+        {"engine", 0, TOOL_CHOICE, &given->engine, "ucx|mooncake|nixl",
          "what moves the bytes (default ucx)", 0, 0},
         {"transport", 0, TOOL_CHOICE, &given->transport, "shm|tcp",
-         "what they go over (default shm; mooncake has tcp only)", 0, 0},
+         "what they go over (default shm; mooncake and nixl: tcp only)", 0, 0},
         {"requests", 'n', TOOL_NUMBER, &given->requests, "N", "how many (default 10)", 1, 10000},
         {"seed", 0, TOOL_NUMBER, &given->seed, "N",
          "of lengths, block ids and values (default 1)", 0, 0},
@@ -75,14 +75,14 @@ static void take_fault(const given_options *given, demo_config *config)
         config->kernel_block_size = KERNEL_BLOCK_TOKENS;
 }
 
-/* Mooncake has no shared memory. */
+/* Mooncake has no shared memory, and NIXL none by that name. */
 static int take_engine(const given_options *given, demo_config *config)
 {
     config->engine = given->engine ? given->engine : "ucx";
     bool ucx = strcmp(config->engine, "ucx") == 0;
     config->transport = given->transport ? given->transport : ucx ? "shm" : "tcp";
     if (!ucx && strcmp(config->transport, "tcp") != 0)
-        return tool_misuse("--transport", "tcp, with --engine mooncake", config->transport);
+        return tool_misuse("--transport", "tcp, with an --engine other than ucx", config->transport);
     return TOOL_GO_ON;
 }
 

@@ -40,10 +40,12 @@ typedef enum kvferry_direction {
 typedef struct kvferry_engine_options {
     size_t size;
     const char *transport;   /* "": the engine's choice; ucx: "shm", "tcp", or a UCX_TLS list for UCX;
-                                mooncake: "tcp", or another of its transports */
+                                mooncake: "tcp", or another of its transports;
+                                nixl: one word of UCX_TLS, as "tcp" */
     const char *net_devices; /* "": loopback, the interface of `host`, and all RDMA ports; ucx: as
                                 UCX_NET_DEVICES; mooncake: the interface, address or host name that
-                                peers reach, "": `host` */
+                                peers reach, "": `host`; nixl: one device as of UCX_NET_DEVICES,
+                                "": all */
     uint64_t max_outstanding;/* copies in flight to one peer, at most; 0: the engine's own limit */
     const void *own;         /* passed to the `open` of a caller's own engine */
     const char *name;        /* how peers name this worker in their messages, at most 127 bytes;
@@ -66,9 +68,9 @@ typedef struct kvferry_engine_capabilities {
 
 /* --- life ---------------------------------------------------------------------------------- */
 
-/* Opens the engine `name`: "memory", "ucx", "mooncake", or one that was added with kvferry_engine_add.
+/* Opens the engine `name`: "memory", "ucx", "mooncake", "nixl", or one that was added with kvferry_engine_add.
  * KVFERRY_NOT_FOUND: no such engine in this build (the report lists those there are);
- * KVFERRY_UNSUPPORTED: it cannot run here (mooncake: its library is looked for now, and the report says
+ * KVFERRY_UNSUPPORTED: it cannot run here (mooncake, nixl: its library is looked for now, and the report says
  * what was looked for). The caller closes it. */
 KVFERRY_API kvferry_status kvferry_engine_open(const char *name, const kvferry_engine_options *options,
                                                kvferry_engine **engine, kvferry_report *report);

@@ -1,13 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Finds NIXL's library while running, and its words. Nothing of it is linked. */
-#include <dirent.h>
 #include <dlfcn.h>
-#include <link.h>
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "engine/nixl_internal.h"
 
@@ -61,74 +57,6 @@ static void *find(void *library, const char *name)
     return dlsym(library, base_format("nixl_capi_%s", name));
 }
 
-/* --- where it is loaded ------------------------------------------------------------------------- */
-
-typedef struct loaded {
-    void *handle;
-    bool apart; /* in a link namespace of its own: its C library is not this one's */
-} loaded;
-
-/* NIXL's UCX backend, beside the library, comes with a UCX of its own where the library is of a wheel. */
-static bool has_backend(void *library)
-{
-    char folder[4096], path[4200];
-    if (dlinfo(library, RTLD_DI_ORIGIN, folder))
-        return false;
-    snprintf(path, sizeof(path), "%s/plugins/libplugin_UCX.so", folder);
-    return access(path, R_OK) == 0;
-}
-
-/* Whether what is loaded from now on would find this process's UCX instead of its own. */
-static bool has_ucx(void)
-{
-    void *program = dlopen(NULL, RTLD_NOW);
-    bool found = program && dlsym(program, "ucp_init_version");
-    if (program)
-        dlclose(program);
-    return found;
-}
-
-static loaded open_library(const char *path)
-{
-    loaded made = {.handle = dlopen(path, RTLD_NOW | RTLD_LOCAL)};
-    if (!made.handle || !has_backend(made.handle) || !has_ucx())
-        return made;
-    void *plain = made.handle;
-    made = (loaded){dlmopen(LM_ID_NEWLM, path, RTLD_NOW | RTLD_LOCAL), true};
-    if (made.handle) /* else the loader's words are kept */
-        dlclose(plain);
-    return made;
-}
-
-static bool has_rdma(void)
-{
-    DIR *folder = opendir("/sys/class/infiniband");
-    bool found = false;
-    for (const struct dirent *entry; folder && !found && (entry = readdir(folder));)
-        found = entry->d_name[0] != '.';
-    if (folder)
-        closedir(folder);
-    return found;
-}
-
-/*
- * What is set stays. In a namespace of its own the library's UCX does not see this process give memory
- * back, so it must not keep registrations; setting something also gives it an environment of its own.
- * Its RDMA module loads a second set of RDMA libraries, whose ends collide when the process ends.
- */
-static bool set_environment(loaded library)
-{
-    int (*set)(const char *, const char *, int) = setenv;
-    if (library.apart) {
-        void *found = dlsym(library.handle, "setenv");
-        memcpy(&set, &found, sizeof(set));
-        if (!found || set("UCX_MEM_EVENTS", "n", 1))
-            return false;
-    }
-    return set("UCX_HANDLE_ERRORS", "none", 0) == 0 &&
-           (has_rdma() || set("UCX_MODULES", "^ib", 0) == 0);
-}
-
 /* --- whether it serves ---------------------------------------------------------------------------- */
 
 static bool find_functions(void *library, const char *path, nixl_api *api, kvferry_report *report)
@@ -148,7 +76,7 @@ static bool find_functions(void *library, const char *path, nixl_api *api, kvfer
     return complete;
 }
 
-static bool refuse(kvferry_report *report, const char *place, const char *expected, const char *found)
+static bool refuse(const char *place, const char *expected, const char *found, kvferry_report *report)
 {
     base_report_add(report, "engine_library", &(base_where){.place = place}, expected, found,
                     "engine nixl cannot use this library");
@@ -163,9 +91,9 @@ static bool check_version(void *library, kvferry_report *report)
     void *found = find(library, "is_stub");
     memcpy(&is_stub, &found, sizeof(is_stub));
     if (found && is_stub())
-        return refuse(report, "nixl_capi_is_stub", "NIXL itself", "a stub of its C interface");
+        return refuse("nixl_capi_is_stub", "NIXL itself", "a stub of its C interface", report);
     if (find(library, "reg_dlist_is_sorted"))
-        return refuse(report, "nixl_capi_reg_dlist_is_sorted", "NIXL 1.0 or later", "an older one");
+        return refuse("nixl_capi_reg_dlist_is_sorted", "NIXL 1.0 or later", "an older one", report);
     found = find(library, "get_version");
     memcpy(&get_version, &found, sizeof(get_version));
     int major = 0, minor = 1, patch = 0;
@@ -173,27 +101,23 @@ static bool check_version(void *library, kvferry_report *report)
         get_version(&major, &minor, &patch);
     if (major == 0 && minor == 1)
         return true;
-    return refuse(report, "nixl_capi_get_version", "0.1", base_format("%d.%d", major, minor));
+    return refuse("nixl_capi_get_version", "0.1", base_format("%d.%d", major, minor), report);
 }
 
-static bool find_free(loaded library, nixl_api *api)
+static void find_free(void *library, nixl_api *api)
 {
-    void *found = find(library.handle, "mem_free");
+    void *found = find(library, "mem_free");
     api->free = free;
-    if (!found && library.apart)
-        found = dlsym(library.handle, "free");
-    else if (!found)
-        return true;
-    memcpy(&api->free, &found, sizeof(found));
-    return found != NULL;
+    if (found)
+        memcpy(&api->free, &found, sizeof(found));
 }
 
 static bool load(kvferry_report *report)
 {
     const char *path = getenv(variable);
     path = path && *path ? path : standard;
-    loaded library = open_library(path);
-    if (!library.handle) {
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!library) {
         const char *said = dlerror();
         base_report_add(report, "engine_library", &(base_where){.place = path},
                         base_format("NIXL's C interface, as its wheel has it, on the loader's path or named "
@@ -203,11 +127,12 @@ static bool load(kvferry_report *report)
                         "engine nixl has no library");
         return false;
     }
-    if (find_functions(library.handle, path, &process.api, report) &&
-        check_version(library.handle, report) && find_free(library, &process.api) &&
-        set_environment(library))
+    if (find_functions(library, path, &process.api, report) && check_version(library, report) &&
+        nixl_backend_load(library, report)) {
+        find_free(library, &process.api);
         return true;
-    dlclose(library.handle);
+    }
+    dlclose(library);
     return false;
 }
 

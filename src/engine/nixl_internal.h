@@ -117,6 +117,9 @@ const nixl_api *nixl_load(kvferry_report *report);
 const char *nixl_code_name(int code);
 void nixl_report(kvferry_report *report, const char *what, int code);
 
+/* nixl_ucx.c: sees to it that the library's UCX backend finds the UCX that it came with. */
+bool nixl_backend_load(void *library, kvferry_report *report);
+
 /* nixl_agent.c: with all segments that there are. */
 kvferry_status nixl_agent_open(const nixl_engine *engine, nixl_agent *agent, kvferry_report *report);
 void nixl_agent_close(const nixl_engine *engine, nixl_agent *agent); /* nothing leaves it any more */

@@ -1,13 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kvferry demo over Mooncake: sound, broken, and without the library. */
+/* kvferry demo over a library that is found while running: sound, broken, and without it.
+ * demo_library_test ENGINE VARIABLE: the one that names the library. */
 #include "test.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "command.h"
 
-#define MOONCAKE "--engine mooncake --memory 700M --requests 5 --seed 7"
+static const char *engine, *variable;
+
+/* Good until the next call. */
+static const char *arguments_with(const char *more)
+{
+    static char text[128];
+    snprintf(text, sizeof(text), "--engine %s --memory 700M --requests 5 --seed 7%s", engine, more);
+    return text;
+}
 
 static json_int_t number(const json_t *run, const char *name)
 {
@@ -19,9 +29,9 @@ static json_int_t number(const json_t *run, const char *name)
 static void sound(void **state)
 {
     (void)state;
-    json_t *run = command_json(MOONCAKE, 0), *request;
+    json_t *run = command_json(arguments_with(""), 0), *request;
     size_t i;
-    assert_string_equal(json_string_value(json_object_get(run, "engine")), "mooncake");
+    assert_string_equal(json_string_value(json_object_get(run, "engine")), engine);
     assert_string_equal(json_string_value(json_object_get(run, "transport")), "tcp");
     assert_true(json_is_true(json_object_get(run, "ok")));
     assert_int_equal(number(run, "wrong_bytes"), 0);
@@ -37,16 +47,16 @@ static void sound(void **state)
 static void broken(void **state)
 {
     (void)state;
-    json_t *run = command_json(MOONCAKE " --break lost-write", 1);
+    json_t *run = command_json(arguments_with(" --break lost-write"), 1);
     assert_true(json_is_false(json_object_get(run, "ok")));
     assert_true(number(run, "wrong_bytes") > 0);
     json_decref(run);
 }
 
-static void expect_failure(const char *arguments, int status, const char *words)
+static void expect_failure(const char *more, int status, const char *words)
 {
     command_run command;
-    command_start(&command, arguments);
+    command_start(&command, arguments_with(more));
     command_finish(&command);
     assert_int_equal(command.status, status);
     if (!strstr(command.stderr_text, words))
@@ -57,18 +67,21 @@ static void expect_failure(const char *arguments, int status, const char *words)
 static void shared_memory(void **state)
 {
     (void)state;
-    expect_failure(MOONCAKE " --transport shm", 2, "--transport: expected tcp");
+    expect_failure(" --transport shm", 2, "--transport: expected tcp");
 }
 
 static void no_library(void **state)
 {
     (void)state;
-    assert_int_equal(setenv("KVFERRY_MOONCAKE_LIBRARY", "/nowhere/libtransfer_engine.so", 1), 0);
-    expect_failure(MOONCAKE, 1, "/nowhere/libtransfer_engine.so");
+    assert_int_equal(setenv(variable, "/nowhere/lib.so", 1), 0);
+    expect_failure("", 1, "/nowhere/lib.so");
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+    assert_int_equal(argc, 3);
+    engine = argv[1];
+    variable = argv[2];
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sound),
         cmocka_unit_test(broken),
