@@ -76,7 +76,7 @@ static bool find_functions(void *library, const char *path, nixl_api *api, kvfer
     return complete;
 }
 
-static bool refuse(const char *place, const char *expected, const char *found, kvferry_report *report)
+static bool unfit(const char *place, const char *expected, const char *found, kvferry_report *report)
 {
     base_report_add(report, "engine_library", &(base_where){.place = place}, expected, found,
                     "engine nixl cannot use this library");
@@ -91,9 +91,9 @@ static bool check_version(void *library, kvferry_report *report)
     void *found = find(library, "is_stub");
     memcpy(&is_stub, &found, sizeof(is_stub));
     if (found && is_stub())
-        return refuse("nixl_capi_is_stub", "NIXL itself", "a stub of its C interface", report);
+        return unfit("nixl_capi_is_stub", "NIXL itself", "a stub of its C interface", report);
     if (find(library, "reg_dlist_is_sorted"))
-        return refuse("nixl_capi_reg_dlist_is_sorted", "NIXL 1.0 or later", "an older one", report);
+        return unfit("nixl_capi_reg_dlist_is_sorted", "NIXL 1.0 or later", "an older one", report);
     found = find(library, "get_version");
     memcpy(&get_version, &found, sizeof(get_version));
     int major = 0, minor = 1, patch = 0;
@@ -101,7 +101,7 @@ static bool check_version(void *library, kvferry_report *report)
         get_version(&major, &minor, &patch);
     if (major == 0 && minor == 1)
         return true;
-    return refuse("nixl_capi_get_version", "0.1", base_format("%d.%d", major, minor), report);
+    return unfit("nixl_capi_get_version", "0.1", base_format("%d.%d", major, minor), report);
 }
 
 static void find_free(void *library, nixl_api *api)

@@ -84,7 +84,7 @@ static void load_modules(void *backend)
         closedir(modules);
 }
 
-static bool refuse(const char *path, const char *expected, const char *found, kvferry_report *report)
+static bool unfit(const char *path, const char *expected, const char *found, kvferry_report *report)
 {
     base_report_add(report, "engine_library", &(base_where){.place = path}, expected,
                     base_format("%.200s", found), "engine nixl cannot use the UCX backend of this library");
@@ -107,10 +107,10 @@ bool nixl_backend_load(void *library, kvferry_report *report)
     if (!find_backend(library, path) || !find_first("ucp_init_version"))
         return true; /* it is found elsewhere, or finds its own */
     if (has_own_allocator())
-        return refuse(path, "glibc's allocator in a program that is linked to UCX", "another one", report);
+        return unfit(path, "glibc's allocator in a program that is linked to UCX", "another one", report);
     void *backend = load_first(path);
     if (!backend)
-        return refuse(path, "a plugin", dlerror(), report);
+        return unfit(path, "a plugin", dlerror(), report);
     load_modules(backend);
     return true;
 }
