@@ -44,7 +44,7 @@ class Traffic:
 
     def __init__(self, setup, seed):
         self.dice = random.Random(seed)
-        self.world = World(setup, self.dice, failing=0.3)
+        self.world = World(setup, self.dice, failing=0.3, late=0.1)
         self.prompts = [self.prompt() for _ in range(6)]
         self.made = 0
 
@@ -103,7 +103,7 @@ class Traffic:
         decodes, prefills = self.world.setup.role != "kv_producer", self.world.setup.role != "kv_consumer"
         kinds = {"loads", "failed", "released", "aborted", "preempted"} if decodes else set()
         if decodes and self.world.setup.model == "window":
-            kinds.add("reads before a loaded window")
+            kinds |= {"reads before a loaded window", "in part"}
         return kinds | ({"sends", "withdrawn"} if prefills else set())
 
     def run(self):

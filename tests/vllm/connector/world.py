@@ -30,10 +30,12 @@ from vllm.v1.outputs import DraftTokenIds, KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
 
+from kvferry.vllm._part import WorkerMetadata
 from kvferry.vllm.layout import window_tokens
 
 MODEL = Path(os.environ["KVFERRY_SOURCE"]) / "tests" / "vllm" / "models" / "llama-recall"
 BLOCK, DRAFTS = 16, 2
+SOURCE_BLOCK = 8  # of a prefill server's windows, which holds nothing before the block that a window begins in
 STATE = -1  # the place of a state in its block
 LATEST = 5  # steps that a load or a send takes at most
 PATIENCE = 3000  # steps after which what has not ended hangs
@@ -137,8 +139,9 @@ class Load:
     blocks: set[int]
     steps: int
     fails: bool
-    cells: dict[tuple[int, int], int | None]  # what it writes: (block, place) -> value
+    cells: dict[tuple[int, int], int | None]  # what it writes: (block, place) -> value; None: anything
     early: set[tuple[int, int]]  # those before the window
+    told: int  # in which step before its last one a worker tells that it is in part; below 0: it is whole
 
 
 @dataclass
@@ -177,6 +180,7 @@ class World:
     setup: Setup
     dice: random.Random
     failing: float  # the share of loads that fail
+    late: float = 0.0  # the share of steps in which something of a request is still on its way
     loads: dict[str, Load] = field(default_factory=dict)  # by request id
     sends: dict[str, Send] = field(default_factory=dict)
     expected: set[str] = field(default_factory=set)  # transfer ids
@@ -185,6 +189,8 @@ class World:
 
     def __post_init__(self):
         self.scheduler = make_scheduler(self.setup)
+        # As where images are encoded elsewhere: vLLM skips such a request, also behind its load.
+        self.scheduler._ec_transfer_pending = lambda *_: self.dice.random() < self.late
         self.pool = self.scheduler.kv_cache_manager.block_pool
         self.free_at_start = self.pool.get_num_free_blocks()
         self.running = []  # steps that the device has not done: the output, and by name what it does
@@ -251,24 +257,27 @@ class World:
             table = self.scheduler.kv_cache_manager.get_block_ids(ask.request_id)[1]
             assert ask.groups[1] == (0, [table[(ask.tokens - 1) // BLOCK]])
             assert table[(ask.tokens - 1) // BLOCK]
-        fails = self.dice.random() < self.failing
-        self.loads[ask.request_id] = Load(
-            ask.transfer_id, blocks, self.dice.randrange(LATEST), fails, *self._loaded_cells(ask)
-        )
+        fails, steps = self.dice.random() < self.failing, self.dice.randrange(LATEST)
+        cells, early = self._loaded_cells(ask)
+        in_part = any(cells[cell] is None for cell in early)
+        told = self.dice.randint(0, steps) if in_part else -1
+        self.loads[ask.request_id] = Load(ask.transfer_id, blocks, steps, fails, cells, early, told)
         self.count("loads")
 
     def _loaded_cells(self, ask):
-        """The wanted tokens of each table, as kvferry_request says which these are; and which come before a window."""
+        """The wanted tokens of each table, as kvferry_request says which these are; and which come before a window:
+        all of them or, if the prefill server has not got all, none."""
         known, cells, early = values(self.scheduler.requests[ask.request_id], ask.tokens), {}, set()
         for spec, (first, blocks) in zip(self.setup.specs(), ask.groups, strict=True):
             if isinstance(spec, MambaSpec):
                 cells[blocks[0], STATE] = known[-1]
                 continue
             window = ask.tokens - window_tokens(spec) if isinstance(spec, SlidingWindowSpec) else 0
-            start = window - window % BLOCK if ask.whole_blocks else window
-            for token in range(max(start, first), ask.tokens):
+            start = max(window - window % BLOCK if ask.whole_blocks else window, first)
+            held = start >= window - window % SOURCE_BLOCK
+            for token in range(start, ask.tokens):
                 if block := blocks[(token - first) // BLOCK]:
-                    cells[block, token % BLOCK] = known[token]
+                    cells[block, token % BLOCK] = known[token] if held or token >= window else None
                     if token < window:
                         early.add((block, token % BLOCK))
         return cells, early
@@ -323,6 +332,7 @@ class World:
     def _moved(self):
         """What has ended since the last step, as the workers report it."""
         received = {name for name, load in self.loads.items() if not load.steps}
+        in_part = {name for name, load in self.loads.items() if load.told == load.steps}
         failed = {name for name in received if self.loads[name].fails}
         sent = {name for name, send in self.sends.items() if not send.steps}
         for name in received:
@@ -335,8 +345,13 @@ class World:
             moved.steps -= 1
         if failed:
             self.count("failed")
+        if in_part:
+            self.count("in part")
         return KVConnectorOutput(
-            finished_recving=received or None, finished_sending=sent or None, failed_recving=failed
+            finished_recving=received or None,
+            finished_sending=sent or None,
+            failed_recving=failed,
+            kv_connector_worker_meta=WorkerMetadata(in_part) if in_part else None,
         )
 
     def finish_step(self):
@@ -384,6 +399,8 @@ class World:
         assert not half._loading
         assert not half._waiting
         assert not half._refused
+        assert not half.in_part._loading
+        assert not half.in_part._incomplete
         for claims in (half._prefill, half._decode):
             assert not claims._owners
             assert not claims._ids

@@ -15,6 +15,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from kvferry.vllm._options import options_of
+from kvferry.vllm._part import WorkerMetadata
 from kvferry.vllm._peers import OwnDocument, check_peers
 from kvferry.vllm.metrics import KvferryPromMetrics, KvferryStats
 from kvferry.vllm.scheduler import Metadata, Scheduler
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from vllm.distributed.kv_transfer.kv_connector.v1.metrics import PromMetric, PromMetricT
     from vllm.forward_context import ForwardContext
     from vllm.v1.attention.backend import AttentionMetadata
-    from vllm.v1.core.kv_cache_manager import KVCacheBlocks
+    from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.kv_cache_interface import KVCacheConfig
     from vllm.v1.outputs import KVConnectorOutput
@@ -72,6 +73,10 @@ class KvferryConnector(KVConnectorBase_V1, SupportsHMA):
     ) -> None:
         check_peers(self._kv_transfer_config, metadata)
 
+    def bind_kv_cache_manager(self, kv_cache_manager: KVCacheManager) -> None:
+        super().bind_kv_cache_manager(kv_cache_manager)
+        self.scheduler.in_part.bind(kv_cache_manager)
+
     def get_loaded_kv_cache_group_ids(self, request: Request) -> tuple[int, ...]:
         return self.scheduler.wholly_loaded_groups
 
@@ -91,6 +96,10 @@ class KvferryConnector(KVConnectorBase_V1, SupportsHMA):
         return self.scheduler.has_pending_work()
 
     def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
+        told = connector_output.kv_connector_worker_meta
+        if told is not None:
+            assert isinstance(told, WorkerMetadata)
+            self.scheduler.in_part.told(told.in_part)
         self.scheduler.loaded(connector_output.finished_recving or set())
         self.scheduler.sent(connector_output.finished_sending or set())
 
@@ -137,6 +146,9 @@ class KvferryConnector(KVConnectorBase_V1, SupportsHMA):
 
     def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
         return self.worker.results()
+
+    def build_connector_worker_meta(self) -> WorkerMetadata | None:
+        return self.worker.metadata()
 
     # --- both --------------------------------------------------------------------------------------------
 

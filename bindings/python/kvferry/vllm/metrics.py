@@ -45,6 +45,11 @@ _COUNTS = {
     "sends_expired": ("vllm:kvferry_sends_expired", "Offers whose lease ended before they were all sent."),
     "receives_failed": ("vllm:kvferry_receives_failed", "Loads that failed and were reported to vLLM as failed."),
     "receives_aborted": ("vllm:kvferry_receives_aborted", "Loads that were given up since the request had ended."),
+    "received_in_part": (
+        "vllm:kvferry_received_in_part",
+        "Loads without what comes before a window in its first block, since a prefill worker did not hold it: such "
+        "blocks leave the prefix cache.",
+    ),
     "withdrawn": ("vllm:kvferry_withdrawn", "Prefilled requests that were never offered: aborted or stopped early."),
     "bad_params": ("vllm:kvferry_bad_params", "Requests whose kv_transfer_params cannot be served."),
 }

@@ -19,8 +19,9 @@ from vllm.v1.request import RequestStatus
 from kvferry.vllm._facts import is_draft
 from kvferry.vllm._options import options_of
 from kvferry.vllm._params import Claims
+from kvferry.vllm._part import LoadsInPart
 from kvferry.vllm._streams import KINDS, PAGED, STATE
-from kvferry.vllm.layout import first_spec, has_window, layer_specs
+from kvferry.vllm.layout import first_spec, has_window, layer_specs, window_tokens
 from kvferry.vllm.metrics import KvferryStats
 
 if TYPE_CHECKING:
@@ -34,6 +35,9 @@ logger = init_logger(f"vllm.{__name__}")  # below the logger that vLLM sets up
 #: How often at least the lease of a request that waits for its turn on the decode side is prolonged: four times a
 #: lease, so that one of them may be the first to meet the prefill engine, and another get lost.
 RENEW_SECONDS = 60.0
+
+#: The block that stands in tables where there is none.
+NULL_BLOCK = 0
 
 #: One block table: the token its first block starts at, and block ids.
 GroupBlocks = tuple[int, list[int]]
@@ -59,7 +63,7 @@ class Ask:
     bootstrap: str
     tokens: int
     groups: list[GroupBlocks]
-    whole_blocks: bool = False  # of a window, its first block is wanted whole
+    whole_blocks: bool = False  # of a window, its first block is wanted whole; else without what comes before
 
 
 @dataclass
@@ -156,6 +160,7 @@ class Scheduler:
         self._waiting: dict[str, _Waiting] = {}  # by request id
         self._refused: dict[str, str] = {}  # request id -> why, until it gets its turn
         self._loading: dict[str, str] = {}  # request id -> transfer id, until reported
+        self.in_part = LoadsInPart()
         self.stats = KvferryStats()
 
     def _wholly_loaded(self) -> tuple[int, ...]:
@@ -227,7 +232,9 @@ class Scheduler:
         """How many tokens of the request's prompt this side loads; it computes from there on."""
         return request.num_prompt_tokens - 1 if self._leaves_last else request.num_prompt_tokens
 
-    def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int, bool]:
+    def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int | None, bool]:
+        if self.in_part.evict():
+            return None, False  # vLLM may just have found one of these: it looks again in the next step
         self._say_refused(request)
         params = request.kv_transfer_params
         if not params or not params.get("do_remote_prefill"):
@@ -236,6 +243,7 @@ class Scheduler:
         return (count, True) if count > 0 else (0, False)
 
     def update_state_after_alloc(self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int) -> None:
+        self.in_part.evict()  # of this request, if it goes on behind its load: the next one's lookup comes after it
         params = request.kv_transfer_params
         if not params or not params.get("do_remote_prefill"):
             return
@@ -246,6 +254,8 @@ class Scheduler:
             boundary = self._boundary(request)
             groups = self._tables(blocks.get_block_ids(), boundary - num_external_tokens)
             self._loading[request.request_id] = params["transfer_id"]
+            if self._whole_blocks:
+                self.in_part.asked(request.request_id, self._begun_before_windows(groups, boundary))
         self._ask(request, params, groups)
 
     def _ask(self, request: Request, params: dict[str, Any], groups: list[GroupBlocks]) -> None:
@@ -275,9 +285,21 @@ class Scheduler:
                 tables.append((0, live_state_block(blocks, spec) if kind == STATE else list(blocks)))
         return tables
 
+    def _begun_before_windows(self, tables: list[GroupBlocks], boundary: int) -> set[int]:
+        """The blocks that a load fills and that begin before a window. One that is filled later is of no harm: whoever
+        finds it goes on at its end, where a window begins later, too."""
+        found: set[int] = set()
+        for (spec, block_size), (first_token, blocks) in zip(self._groups, tables, strict=True):
+            if has_window(spec):
+                begun = -(-(boundary - window_tokens(spec) - first_token) // block_size)
+                filled = (boundary - first_token) // block_size
+                found.update(blocks[: max(0, min(begun, filled))])
+        return found - {NULL_BLOCK}
+
     # --- every step -----------------------------------------------------------------------------------
 
     def build_metadata(self) -> Metadata:
+        self.in_part.evict()
         now = time.monotonic()
         for waiting in self._waiting.values():
             if now >= waiting.renew_at:
@@ -294,6 +316,7 @@ class Scheduler:
         """All workers have reported these as received."""
         for request_id in request_ids:
             self._loading.pop(request_id, None)
+            self.in_part.loaded(request_id)
             self._decode.release(request_id)
 
     def sent(self, request_ids: set[str]) -> None:
@@ -309,6 +332,7 @@ class Scheduler:
         params, request_id = request.kv_transfer_params, request.request_id
         self._waiting.pop(request_id, None)
         self._refused.pop(request_id, None)
+        self.in_part.ended(request_id)
         if request_id in self._loading:
             self._next.aborted.append(self._loading[request_id])
             return False, None  # vLLM itself waits until the load is reported; until then the id is in use

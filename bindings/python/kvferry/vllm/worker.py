@@ -21,6 +21,7 @@ from kvferry.layout import Worker as LayoutWorker
 from kvferry.node import Event, EventKind, LogLevel, Memory, Node, Outcome, Segment, Side, Table
 from kvferry.report import Error
 from kvferry.vllm._options import node_options_of
+from kvferry.vllm._part import WorkerMetadata
 from kvferry.vllm._peers import OwnDocument, own_document
 from kvferry.vllm.bootstrap import Bootstrap
 from kvferry.vllm.layout import document_from_vllm, write_layout
@@ -87,6 +88,7 @@ class Worker:
         self._sending: dict[str, str] = {}  # transfer id -> request id
         self._receiving: dict[str, str] = {}
         self._results = KVConnectorTransferResults()
+        self._in_part: set[str] = set()  # request ids, until the scheduler's half is told
         self.stats = KvferryStats()
 
     # --- start and end -------------------------------------------------------------------------------
@@ -251,6 +253,7 @@ class Worker:
             engine_id=ask.engine_id,
             where=ask.bootstrap,
             whole_blocks=ask.whole_blocks,
+            allow_part=ask.whole_blocks,
         )
 
     def _failed(self, request_id: str, count: str = "receives_failed") -> None:
@@ -271,6 +274,11 @@ class Worker:
                     self._sent(event) if event.side == Side.PREFILL else self._received(event)
         results, self._results = self._results, KVConnectorTransferResults()
         return results
+
+    def metadata(self) -> WorkerMetadata | None:
+        """What the scheduler's half is to know of the loads that have ended, those of `results` among them."""
+        in_part, self._in_part = self._in_part, set()
+        return WorkerMetadata(in_part) if in_part else None
 
     def _sent(self, event: Event) -> None:
         request_id = self._sending.get(event.transfer_id)
@@ -293,6 +301,9 @@ class Worker:
         if event.kind == EventKind.ENDED:
             if event.outcome == Outcome.DONE:
                 self.stats.observe("received_seconds", event.elapsed)
+                if event.part:
+                    self._in_part.add(request_id)
+                    self.stats.count("received_in_part")
             elif event.outcome != Outcome.ABORTED:
                 logger.error("kvferry: request %s was not loaded: %s", request_id, _why(event))
         elif event.outcome == Outcome.DONE:
