@@ -9,7 +9,7 @@ from itertools import product
 
 import pytest
 from vllm.v1.request import RequestStatus
-from world import WINDOW, Setup, World, make_request
+from world import WINDOW, Setup, World, make_request, params_of
 
 SEED = int(os.environ.get("KVFERRY_SEED", "1"))
 STEPS = 200  # of a round; there are rounds until everything has happened
@@ -26,17 +26,6 @@ SETUPS = [
         (False, True),
     )
 ]
-
-
-def params_of(side, transfer_id):
-    prefill = side == "prefill"
-    more = {"remote_engine_id": "p", "remote_bootstrap_addr": "http://127.0.0.1:8998"}
-    return {
-        "do_remote_decode": prefill,
-        "do_remote_prefill": not prefill,
-        "transfer_id": transfer_id,
-        **({} if prefill else more),
-    }
 
 
 class Traffic:

@@ -41,7 +41,8 @@ class FakeNode:
     def offer(self, transfer_id, tokens, tables, ready):
         self.called.append(("offer", transfer_id))
 
-    def ask(self, transfer_id, tokens, tables, engine_id, where, whole_blocks):
+    def ask(self, transfer_id, tokens, tables, engine_id, where, whole_blocks, allow_part):
+        assert allow_part == whole_blocks
         if transfer_id in self.asked:
             raise Refused.of([Reason("transfer_known", "it is asked for")])
         self.asked.add(transfer_id)
@@ -54,10 +55,10 @@ class FakeNode:
         taken, self.waiting = self.waiting, []
         return iter(taken)
 
-    def end(self, transfer_id, outcome):
+    def end(self, transfer_id, outcome, *, part=False, kinds=(EventKind.ENDED, EventKind.RELEASED)):
         self.waiting += [
-            Event(kind, Side.DECODE, "p", transfer_id, outcome, "", (), 1, 1, 0.1)
-            for kind in (EventKind.ENDED, EventKind.RELEASED)
+            Event(kind, Side.DECODE, "p", transfer_id, outcome, "", (), 1, 1, 0.1, part=part and kind == EventKind.ENDED)
+            for kind in kinds
         ]
 
 
@@ -130,6 +131,20 @@ def test_an_aborted_load_is_no_loaded_one():
     results = worker.results()
     assert (results.finished_recving, results.failed_recving) == ({"r1"}, {"r1"})
     assert worker.stats.data == {"receives_aborted": 1}
+
+
+def test_a_load_in_part_is_told_once_and_not_after_it_is_reported():
+    worker = worker_of(FakeNode())
+    worker.start(Metadata(asks=[ask_of("r1"), ask_of("r2", "u"), ask_of("r3", "v")]))
+    worker.node.end("t", Outcome.DONE, part=True)
+    worker.node.end("u", Outcome.DONE)
+    worker.node.end("v", Outcome.DONE, part=True, kinds=[EventKind.ENDED])
+    assert worker.results().finished_recving == {"r1", "r2"}
+    assert worker.metadata().in_part == {"r1", "r3"}
+    worker.node.end("v", Outcome.DONE, kinds=[EventKind.RELEASED])
+    assert worker.results().finished_recving == {"r3"}
+    assert worker.metadata() is None
+    assert worker.stats.data["received_in_part"] == 2
 
 
 class NodeWithoutMemory(FakeNode):

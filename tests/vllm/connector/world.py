@@ -133,6 +133,17 @@ def make_request(name, tokens, params, max_tokens, embeds):
     )
 
 
+def params_of(side, transfer_id):
+    prefill = side == "prefill"
+    more = {"remote_engine_id": "p", "remote_bootstrap_addr": "http://127.0.0.1:8998"}
+    return {
+        "do_remote_decode": prefill,
+        "do_remote_prefill": not prefill,
+        "transfer_id": transfer_id,
+        **({} if prefill else more),
+    }
+
+
 @dataclass
 class Load:
     transfer_id: str
