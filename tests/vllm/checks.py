@@ -19,6 +19,7 @@ from server import Answer, Prompt
 FLIGHT = 16
 #: Tokens of a random model that wander through windows and compressed states.
 LONG_ANSWER = 160
+IN_PART = "vllm:kvferry_received_in_part_total"
 #: Tokens until a state that was damaged is compressed into another, and that one is read.
 DAMAGE_SHOWS = 40
 
@@ -193,10 +194,17 @@ async def shorter(rig: Rig, samples: Samples) -> str:
     """Prompts that begin as ones that were loaded, and end sooner behind the last block that both fill: what the decode
     server finds again has to be all there, also where the longer prompt had no use for it."""
     await rig.empty()
+    before = await rig.decode.metrics()
     rig.tally.judge(await rig.ask(samples.ahead))
-    before = (await rig.decode.metrics())["vllm:prefix_cache_hits_total"]
+    loaded = await rig.decode.metrics()
     rig.tally.judge(await rig.ask(samples.shorter))
-    found = (await rig.decode.metrics())["vllm:prefix_cache_hits_total"] - before
+    after = await rig.decode.metrics()
+    found = after["vllm:prefix_cache_hits_total"] - loaded["vllm:prefix_cache_hits_total"]
+    if rig.pair.in_part:
+        in_part = loaded[IN_PART] - before[IN_PART]
+        if in_part < len(samples.ahead):
+            raise Failed(f"{in_part:.0f} of {len(samples.ahead)} loads were in part: expected all")
+        return f"{in_part:.0f} loads in part, {found:.0f} tokens found at decode"
     if found < rig.pair.model.common_block * len(samples.shorter) / 2:
         raise Failed(f"the decode server found {found:.0f} tokens of {len(samples.shorter)} prompts it had loaded")
     return f"{found:.0f} tokens found at decode"

@@ -151,6 +151,10 @@ class Pair:
     prefill_environment: dict[str, str] = field(default_factory=dict)
     decode_environment: dict[str, str] = field(default_factory=dict)
     arguments: tuple[str, ...] = ()
+    prefill_arguments: tuple[str, ...] = ()
+    decode_arguments: tuple[str, ...] = ()
+    #: The prefill server does not hold all of the blocks that windows begin in at the decode server.
+    in_part: bool = False
     #: How many tokens both draft a step.
     drafts: int = 0
     label: str = ""
@@ -217,6 +221,8 @@ MORE = [
     pair(GEMMA, "tp1", "tp1"),
     pair(GEMMA, "tp2", "tp1"),
     pair(GEMMA, "tp1", "tp2"),
+    pair(GEMMA, "tp1", "tp1", prefill_arguments=("--block-size", "32"), in_part=True, label="blocks of 32 to 128"),
+    pair(GEMMA, "tp1", "tp2", prefill_arguments=("--block-size", "32"), in_part=True, label="blocks of 32 to 128"),
     pair(MTP, "tp1", "tp1", drafts=2),
     pair(MTP, "tp1", "tp2", drafts=2),
     pair(MTP, "pp2", "tp2", drafts=2),

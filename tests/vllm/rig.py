@@ -116,6 +116,7 @@ class Rig:
             [
                 *pair.model.arguments,
                 *pair.arguments,
+                *(pair.prefill_arguments, pair.decode_arguments)[role],
                 *(["--speculative-config", json.dumps(drafts)] if pair.drafts else []),
             ],
             {**self.variables, **(pair.prefill_environment, pair.decode_environment)[role]},

@@ -21,14 +21,14 @@ PAGES, PAGE = 64, 1024
 PATIENCE = 60  # seconds, far below the lease: a test that takes so long has failed
 
 
-def document(engine_id):
+def document(engine_id, block=16, **group):
     return {
         "format": "kvferry-layout/1",
         "engine_id": engine_id,
         "worker": {"tp_rank": 0, "tp_size": 1, "pp_rank": 0, "pp_size": 1},
         "identity": {"model": "m"},
         "segments": [{"name": "kv", "bytes": PAGES * PAGE}],
-        "groups": [{"name": "attn", "kind": "paged", "block_tokens": 16}],
+        "groups": [{"name": "attn", "kind": "paged", "block_tokens": block, **group}],
         "streams": [
             {
                 "layer": "layers.0",
@@ -39,9 +39,9 @@ def document(engine_id):
                 "offset": 0,
                 "pages": PAGES,
                 "page_stride": PAGE,
-                "page_tokens": 16,
+                "page_tokens": block,
                 "tokens_per_state": 1,
-                "axes": [{"name": "token", "extent": 16, "stride": 64}],
+                "axes": [{"name": "token", "extent": block, "stride": 64}],
                 "cell_bytes": 64,
             }
         ],
@@ -49,11 +49,11 @@ def document(engine_id):
 
 
 @contextmanager
-def worker_of(engine_id, **times):
+def worker_of(engine_id, *, layout=None, **times):
     memory = ctypes.create_string_buffer(PAGES * PAGE)
     segments = [Segment(ctypes.addressof(memory))]
     options = {"lease_ms": 3_600_000, "transfer_ms": 3_600_000, "early_ms": 3_600_000, **times}
-    with Node(Layout.from_dict(document(engine_id)), segments, transport="tcp", **options) as node:
+    with Node(Layout.from_dict(layout or document(engine_id)), segments, transport="tcp", **options) as node:
         config = SimpleNamespace(kv_transfer_config=SimpleNamespace(engine_id=engine_id, kv_connector_extra_config={}))
         worker = half.Worker(config, SimpleNamespace())
         worker._node, worker._groups, worker.memory = node, ("attn",), memory
@@ -93,6 +93,32 @@ def test_a_request_is_loaded(prefill, decode):
     assert (results.finished_recving, results.failed_recving) == ({"d1"}, set())
     assert ended(prefill).finished_sending == {"p1"}
     assert decode.memory[5 * PAGE : 6 * PAGE] == b"x" * PAGE
+
+
+@pytest.mark.parametrize("tokens", [31, 24])
+def test_a_window_is_loaded_in_part_where_the_other_side_has_no_more(tokens):
+    """Of 31 tokens the window begins with token 23: of this side's second block the other one holds tokens 20 to 30. Of
+    24 it begins with token 16, as that block does."""
+    window = {"window": 8}
+    with (
+        worker_of("prefill-0", layout=document("prefill-0", 4, **window)) as prefill,
+        worker_of("decode-0", layout=document("decode-0", 16, **window)) as decode,
+    ):
+        for page in range(PAGES):
+            prefill.memory[page * PAGE : page * PAGE + 256] = bytes([page]) * 256
+        first = (tokens - 8) // 4
+        table = [0] * first + list(range(first + 1, -(-tokens // 4) + 1))
+        prefill.start(Metadata(offers=[Offer("p1", "t", tokens, [(0, table)])]))
+        ask = Ask("d1", "t", "prefill-0", prefill.node.address, tokens, [(0, [0, 5])], whole_blocks=True)
+        decode.start(Metadata(asks=[ask]))
+        results = ended(decode)
+        assert (results.finished_recving, results.failed_recving) == ({"d1"}, set())
+        in_part = decode.metadata()
+        assert (in_part.in_part if in_part else set()) == ({"d1"} if tokens == 31 else set())
+        for token in range(16, tokens):
+            at = 5 * PAGE + (token - 16) * 64
+            written = token >= tokens - 8
+            assert decode.memory[at : at + 64] == bytes([token // 4 + 1 if written else 0]) * 64
 
 
 def test_a_request_that_cannot_be_offered_fails_at_once(prefill, decode):

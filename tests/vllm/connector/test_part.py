@@ -148,13 +148,14 @@ def test_any_worker_makes_a_load_one_in_part():
     for outputs in steps:
         runs = [ModelRunnerOutput(req_ids=[], req_id_to_index={}, kv_connector_output=output) for output in outputs]
         output = aggregator.aggregate(runs).kv_connector_output
-        told.append((output.kv_connector_worker_meta and output.kv_connector_worker_meta.in_part, output.finished_recving))
+        metadata = output.kv_connector_worker_meta
+        told.append((metadata and metadata.in_part, output.finished_recving))
     assert told == [({"r1"}, None), ({"r2"}, None), (None, {"r1"}), ({"r3", "r4"}, None)]
 
 
 # --- in vLLM's scheduler ------------------------------------------------------------------------------------
 
-#: Of 57 tokens 56 are loaded, and the window begins in the middle of the second block: the prefill server has half of it.
+#: Of 57 tokens 56 are loaded. The window begins in the middle of the second block: the prefill server has half of it.
 LOADED = 57
 
 

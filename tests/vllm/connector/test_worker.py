@@ -57,7 +57,7 @@ class FakeNode:
 
     def end(self, transfer_id, outcome, *, part=False, kinds=(EventKind.ENDED, EventKind.RELEASED)):
         self.waiting += [
-            Event(kind, Side.DECODE, "p", transfer_id, outcome, "", (), 1, 1, 0.1, part=part and kind == EventKind.ENDED)
+            Event(kind, Side.DECODE, "p", transfer_id, outcome, "", (), 1, 1, 0.1, part and kind == EventKind.ENDED)
             for kind in kinds
         ]
 

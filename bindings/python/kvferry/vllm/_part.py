@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Loads in part: a prefill worker did not hold what comes before a window in the block that the window begins in.
 
-The request itself reads nothing of that. But vLLM keeps loaded blocks in its prefix cache as whole ones, once all workers
-have reported the load and its scheduler comes upon the request again. They leave that cache before another request uses
-them: each lookup is followed by a call of the connector, which can have it done again.
+The request itself reads nothing of that. But vLLM keeps loaded blocks in its prefix cache as whole ones, once all
+workers have reported the load and its scheduler comes upon the request again. They leave that cache before another
+request uses them: each lookup is followed by a call of the connector, which can have it done again.
 """
 
 from __future__ import annotations

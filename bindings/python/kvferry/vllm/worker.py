@@ -304,6 +304,10 @@ class Worker:
                 if event.part:
                     self._in_part.add(request_id)
                     self.stats.count("received_in_part")
+                    logger.info_once(
+                        "kvferry: prefill workers do not hold all of the blocks here that windows begin in: such "
+                        "blocks are not kept for later requests (vllm:kvferry_received_in_part_total)"
+                    )
             elif event.outcome != Outcome.ABORTED:
                 logger.error("kvferry: request %s was not loaded: %s", request_id, _why(event))
         elif event.outcome == Outcome.DONE:
