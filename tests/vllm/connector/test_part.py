@@ -37,9 +37,10 @@ class Manager:
         self.evicted += sorted(ids)
 
 
-def loading(table, *, tokens=65, here=0, width=32):
+def loading(table, *, tokens=65, here=0, width=32, extra=0):
     """A scheduler's half, a request that is loaded with this table of a window, and the cache's manager."""
-    scheduler = Scheduler(engine("kv_consumer"), cache_config(ATTENTION, replace(WINDOW, sliding_window=width)))
+    window = replace(WINDOW, sliding_window=width, extra_retained_tokens=extra)
+    scheduler = Scheduler(engine("kv_consumer"), cache_config(ATTENTION, window))
     one, manager = request(tokens, decode_params()), Manager()
     scheduler.in_part.bind(manager)
     scheduler.on_new_request(one)
@@ -74,6 +75,17 @@ def test_full_blocks_that_begin_before_a_window_leave_the_cache(case, evicted):
         manager.cache(block)
     assert scheduler.in_part.evict() == bool(evicted)
     assert manager.evicted == evicted
+    assert nothing_is_kept(scheduler)
+
+
+def test_full_blocks_before_the_window_s_own_leave_the_cache_after_any_load():
+    """Where several modules draft, vLLM keeps a few tokens more than the window; no load fills a block of only those."""
+    scheduler, _, manager = loading([0, 4, 5, 6], tokens=64, extra=2)  # the window is tokens 32 to 62
+    for block in (4, 5, 6):
+        manager.cache(block)
+    assert scheduler.in_part.evict()
+    assert manager.evicted == [4]
+    scheduler.loaded({"r1"})
     assert nothing_is_kept(scheduler)
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loads in part: a prefill worker did not hold what comes before a window in the block that the window begins in.
+"""Loads in part: a prefill worker did not hold what comes before a window in the block that the window begins in; or
+vLLM keeps more of the window than is loaded.
 
 The request itself reads nothing of that. But vLLM keeps loaded blocks in its prefix cache as whole ones, once all
 workers have reported the load and its scheduler comes upon the request again. They leave that cache before another
@@ -35,20 +36,23 @@ class LoadsInPart:
     def __init__(self) -> None:
         self._manager: KVCacheManager | None = None
         self._loading: dict[str, set[int]] = {}  # by request id: which blocks a load in part would leave incomplete
-        self._incomplete: dict[str, set[int]] = {}  # which ones it did
+        self._incomplete: dict[str, set[int]] = {}  # which ones are
 
     def bind(self, manager: KVCacheManager) -> None:
         self._manager = manager
 
-    def asked(self, request_id: str, blocks: set[int]) -> None:
-        if blocks:
-            self._loading[request_id] = blocks
+    def asked(self, request_id: str, in_part: set[int], never: set[int]) -> None:
+        """Blocks that a load in part would leave incomplete, and those that any load does."""
+        if in_part:
+            self._loading[request_id] = in_part
+        if never:
+            self._incomplete[request_id] = never
 
     def told(self, request_ids: Iterable[str]) -> None:
         """By a worker: these were loaded in part, there at least."""
         for request_id in request_ids:
             if blocks := self._loading.pop(request_id, None):
-                self._incomplete[request_id] = blocks
+                self._incomplete.setdefault(request_id, set()).update(blocks)
 
     def loaded(self, request_id: str) -> None:
         """By all workers, none of which tells any more of it."""

@@ -71,8 +71,8 @@ def has_window(spec: Any) -> bool:
 
 def window_tokens(spec: Any) -> int:
     """A document's window: the tokens before the next one that a request wants, of a spec that has a window. vLLM's own
-    counts the token itself; and where several modules draft, it keeps some more, which a prefix hit begins with."""
-    return int(spec.sliding_window - 1 + getattr(spec, "extra_retained_tokens", 0))
+    counts the token itself. (Some more that it keeps where several modules draft, no layer attends to.)"""
+    return int(spec.sliding_window - 1)
 
 
 def _spec_reasons(config: Any) -> Iterable[Reason]:

@@ -255,7 +255,7 @@ class Scheduler:
             groups = self._tables(blocks.get_block_ids(), boundary - num_external_tokens)
             self._loading[request.request_id] = params["transfer_id"]
             if self._whole_blocks:
-                self.in_part.asked(request.request_id, self._begun_before_windows(groups, boundary))
+                self.in_part.asked(request.request_id, *self._begun_before_windows(groups, boundary))
         self._ask(request, params, groups)
 
     def _ask(self, request: Request, params: dict[str, Any], groups: list[GroupBlocks]) -> None:
@@ -285,16 +285,20 @@ class Scheduler:
                 tables.append((0, live_state_block(blocks, spec) if kind == STATE else list(blocks)))
         return tables
 
-    def _begun_before_windows(self, tables: list[GroupBlocks], boundary: int) -> set[int]:
-        """The blocks that a load fills and that begin before a window. One that is filled later is of no harm: whoever
-        finds it goes on at its end, where a window begins later, too."""
-        found: set[int] = set()
+    def _begun_before_windows(self, tables: list[GroupBlocks], boundary: int) -> tuple[set[int], set[int]]:
+        """The blocks that begin before a window and that vLLM takes for loaded: those that a load in part leaves
+        incomplete, and those that no load fills, since they end before the window, too. (Where several modules draft vLLM
+        keeps a few tokens more.) A block that is filled later is of no harm: whoever finds it goes on at its end, where a
+        window begins later, too."""
+        in_part: set[int] = set()
+        never: set[int] = set()
         for (spec, block_size), (first_token, blocks) in zip(self._groups, tables, strict=True):
             if has_window(spec):
-                begun = -(-(boundary - window_tokens(spec) - first_token) // block_size)
-                filled = (boundary - first_token) // block_size
-                found.update(blocks[: max(0, min(begun, filled))])
-        return found - {NULL_BLOCK}
+                before = max(0, boundary - window_tokens(spec) - first_token)
+                ended, filled = before // block_size, (boundary - first_token) // block_size
+                never.update(blocks[:ended])
+                in_part.update(blocks[ended : min(-(-before // block_size), filled)])
+        return in_part - {NULL_BLOCK}, never - {NULL_BLOCK}
 
     # --- every step -----------------------------------------------------------------------------------
 
