@@ -79,7 +79,7 @@ def test_full_blocks_that_begin_before_a_window_leave_the_cache(case, evicted):
 
 
 def test_full_blocks_before_the_window_s_own_leave_the_cache_after_any_load():
-    """Where several modules draft, vLLM keeps a few tokens more than the window; no load fills a block of only those."""
+    """Where several modules draft, vLLM keeps some tokens more than the window; no load fills a block of only those."""
     scheduler, _, manager = loading([0, 4, 5, 6], tokens=64, extra=2)  # the window is tokens 32 to 62
     for block in (4, 5, 6):
         manager.cache(block)

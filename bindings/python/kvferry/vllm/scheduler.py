@@ -287,9 +287,9 @@ class Scheduler:
 
     def _begun_before_windows(self, tables: list[GroupBlocks], boundary: int) -> tuple[set[int], set[int]]:
         """The blocks that begin before a window and that vLLM takes for loaded: those that a load in part leaves
-        incomplete, and those that no load fills, since they end before the window, too. (Where several modules draft vLLM
-        keeps a few tokens more.) A block that is filled later is of no harm: whoever finds it goes on at its end, where a
-        window begins later, too."""
+        incomplete, and those that no load fills, since they end before the window, too. (Where several modules draft,
+        vLLM keeps a few tokens more.) A block that is filled later is of no harm: whoever finds it goes on at its end,
+        where a window begins later, too."""
         in_part: set[int] = set()
         never: set[int] = set()
         for (spec, block_size), (first_token, blocks) in zip(self._groups, tables, strict=True):
