@@ -229,6 +229,8 @@ MORE = [
     pair(LLAMA, "tp1", "tp1", connector="kvferry-both", label="kv_both"),
     pair(LLAMA, "tp2", "tp1", connector="kvferry-mooncake", label="over Mooncake"),
     pair(QWEN, "tp2", "tp1", connector="kvferry-mooncake", label="over Mooncake"),
+    pair(LLAMA, "tp2", "tp1", connector="kvferry-nixl", label="over NIXL"),
+    pair(QWEN, "tp2", "tp1", connector="kvferry-nixl", label="over NIXL"),
 ]
 
 
@@ -256,6 +258,7 @@ CONNECTORS = {
         Connector("kvferry", KVFERRY),
         Connector("kvferry-both", KVFERRY, roles=("kv_both", "kv_both")),
         Connector("kvferry-mooncake", {**KVFERRY, "kv_connector_extra_config": {"engine": "mooncake"}}),
+        Connector("kvferry-nixl", {**KVFERRY, "kv_connector_extra_config": {"engine": "nixl"}}),
         Connector(
             "mooncake",
             {

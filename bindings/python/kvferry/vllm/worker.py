@@ -14,7 +14,7 @@ from vllm.distributed.parallel_state import get_pp_group, get_tp_group
 from vllm.logger import init_logger
 from vllm.utils.network_utils import get_ip
 
-from kvferry import mooncake
+from kvferry import mooncake, nixl
 from kvferry._address import for_rank, with_port
 from kvferry.layout import Layout
 from kvferry.layout import Worker as LayoutWorker
@@ -121,6 +121,8 @@ class Worker:
         options = dict(self._options)
         if options.get("engine") == "mooncake":
             options["engine"] = mooncake.engine_name()
+        elif options.get("engine") == "nixl":
+            nixl.find_library()
         host = get_ip()
         options["lease_ms"] = lease_ms(self._config)
         options.setdefault("transfer_ms", envs.VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT * 1000)
