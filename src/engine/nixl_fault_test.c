@@ -31,6 +31,10 @@ static void body_other_libraries(void)
     PAIR_EQUAL(open_with("", "", &engine), KVFERRY_UNSUPPORTED);
     check_message(0, "expected 0.1, found 0.2");
     PAIR_EQUAL(unsetenv("STAND_IN_VERSION"), 0);
+    PAIR_EQUAL(setenv("NIXL_PLUGIN_DIR", "/elsewhere", 1), 0); /* this test is linked to UCX */
+    PAIR_EQUAL(open_with("", "", &engine), KVFERRY_UNSUPPORTED);
+    check_message(0, "found /elsewhere");
+    PAIR_EQUAL(unsetenv("NIXL_PLUGIN_DIR"), 0);
     PAIR_EQUAL(open_with("", "", &engine), KVFERRY_OK);
     kvferry_engine_close(engine);
 }

@@ -104,8 +104,13 @@ bool nixl_backend_load(void *library, kvferry_report *report)
     char path[PATH_BYTES];
     if (!set_environment())
         return false;
-    if (!find_backend(library, path) || !find_first("ucp_init_version"))
-        return true; /* it is found elsewhere, or finds its own */
+    if (!find_first("ucp_init_version"))
+        return true; /* it finds its own */
+    const char *elsewhere = getenv("NIXL_PLUGIN_DIR");
+    if (elsewhere && *elsewhere) /* NIXL would take a backend from there, which finds this process's UCX */
+        return unfit("NIXL_PLUGIN_DIR", "no such variable where the program is linked to UCX", elsewhere, report);
+    if (!find_backend(library, path))
+        return true; /* NIXL says so */
     if (has_own_allocator())
         return unfit(path, "glibc's allocator in a program that is linked to UCX", "another one", report);
     void *backend = load_first(path);
