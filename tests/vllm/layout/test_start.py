@@ -7,6 +7,9 @@ import os
 import pytest
 from vllm_models import HERE, run, served
 
+#: Each test starts vLLM twice, once without weights: what is checked there, tests/vllm/connector/test_peers.py tests.
+__test__ = os.environ.get("KVFERRY_VLLM_ALL") == "1"
+
 ENVIRONMENT = {
     "PYTHONPATH": HERE,
     "VLLM_HOST_IP": "127.0.0.1",
@@ -38,24 +41,15 @@ def begin(topology, options):
     return run("start", *served("llama-recall", topology), *connector("kv_producer", **options), **ENVIRONMENT)
 
 
-def fitting(folder):
-    assert "started" in begin("tp2", documents(folder))
+def test_a_start_that_fits(tmp_path):
+    assert "started" in begin("tp2", documents(tmp_path))
 
 
-def unfit(folder):
+def test_a_start_that_does_not_fit(tmp_path):
     """All its workers are looked at, those of the second stage too: each has two layers' k and v."""
     with pytest.raises(AssertionError) as failed:
-        begin("pp2", documents(folder, "--dtype", "float16"))
+        begin("pp2", documents(tmp_path, "--dtype", "float16"))
     said = str(failed.value)
     assert "this server, engine here, cannot serve engine there in" in said
     assert "(2 reasons; 8 over all layers and workers)" in said
     assert 'stream k: the elements have another type: expected "float16", found "bfloat16"' in said
-
-
-#: Each starts vLLM twice, once without weights.
-CASES = [unfit, fitting] if os.environ.get("KVFERRY_VLLM_ALL") == "1" else [unfit]
-
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
-def test_a_start(case, tmp_path):
-    case(tmp_path)
