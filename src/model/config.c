@@ -151,7 +151,8 @@ static void read_heads(reader *r)
     uint64_t hidden = size_of(r, "hidden_size", (uint64_t)MODEL_MAX_HEADS * MODEL_MAX_DIM);
     shape->head_dim = size_or(r, "head_dim", MODEL_MAX_DIM,
                               is_null(r, "head_dim") ? 0 : r->left_out->head_dim);
-    if (shape->head_dim == 0) /* as models do that leave it out */
+    bool cut = strcmp(shape->type->name, "qwen2") == 0; /* by vLLM, whatever head_dim says */
+    if (shape->head_dim == 0 || cut) /* as models do that leave it out */
         shape->head_dim = base_min(hidden / shape->heads, MODEL_MAX_DIM);
     if (shape->head_dim == 0)
         outside(r, base_json_get(&r->sizes, "hidden_size"),

@@ -161,6 +161,22 @@ static void sizes_that_gemma_leaves_out_are_known(void **state)
     kvferry_layout_free(layout);
 }
 
+/* The config's heads are 64 wide, and 256 values by 8 heads are 32. vLLM's Qwen2 looks at the latter only. */
+static void heads_of_qwen2_are_cut_from_the_hidden_size(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *rest;
+        uint64_t cell;
+    } known[] = {{"\"qwen2\"", 2 * 32}, {"\"qwen3\"", 2 * 64}, {"\"llama\"", 2 * 64}};
+    for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
+        attempt made = try_config(known[i].rest, (kvferry_model_options){0});
+        assert_int_equal(made.status, KVFERRY_OK);
+        assert_int_equal(kvferry_layout_stream(made.layout, 0)->cell_bytes, known[i].cell);
+        finish(&made);
+    }
+}
+
 /* FlashInfer's blocks of windows have 64 tokens at most: as many of them as are one page of full
  * attention are one block, or the page is padded. Kernels walk 64 tokens, of blocks of 96 the largest part. */
 static void blocks_of_windows_are_lengthened_or_padded(void **state)
@@ -192,6 +208,7 @@ int main(void)
         cmocka_unit_test(configs_say_which_layers_have_windows),
         cmocka_unit_test(windows_that_cannot_be_are_refused),
         cmocka_unit_test(sizes_that_gemma_leaves_out_are_known),
+        cmocka_unit_test(heads_of_qwen2_are_cut_from_the_hidden_size),
         cmocka_unit_test(blocks_of_windows_are_lengthened_or_padded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
