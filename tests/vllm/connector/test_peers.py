@@ -2,6 +2,7 @@
 """The option peer_layouts: a server starts if it fits the documents in a folder; if not, it is told every reason."""
 
 import json
+import os
 import pickle
 
 import pytest
@@ -255,6 +256,28 @@ def test_every_file_that_is_no_document_is_named(attention, tmp_path):
         assert f"{tmp_path / name} is no layout document" in text
     assert f"{tmp_path / 'd'}: expected a layout document, found: Is a directory" in text
     assert "streams[0].dtype" in text
+
+
+def test_what_is_no_file_or_too_large_is_not_read(attention, tmp_path):
+    """To open a pipe without a writer would not end, and this file is larger than any memory."""
+    folder = folder_of(tmp_path, server("there"))
+    os.mkfifo(tmp_path / "pipe")
+    with open(tmp_path / "large", "wb") as file:
+        file.truncate(1 << 42)
+    with pytest.raises(ValueError, match=r"^kvferry: peer_layouts: 2 faults:\n") as error:
+        start(attention, "kv_consumer", server("here"), peer_layouts=folder)
+    text = str(error.value)
+    assert f"{tmp_path / 'pipe'}: expected a layout document, found: Not a regular file" in text
+    assert f"{tmp_path / 'large'}: expected a layout document of at most 67108864 bytes, found {1 << 42} bytes" in text
+
+
+def test_a_server_is_not_its_own_other_side(attention, tmp_path, said):
+    """Its documents of this start and of an earlier one, where both sides write into one folder."""
+    folder = folder_of(tmp_path, server("here", tp=4), server("here"))
+    with pytest.raises(ValueError, match=f"{folder}: expected documents of the other side, found .* engine here$"):
+        start(attention, "kv_consumer", server("here"), peer_layouts=folder)
+    start(attention, "kv_consumer", server("here"), peer_layouts=folder_of(tmp_path, server("there")))
+    assert said == ["kvferry: peer_layouts: all fits this server, engine here: there (1 worker)"]
 
 
 def test_documents_in_either_form_are_read(tmp_path):

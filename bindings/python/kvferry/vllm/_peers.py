@@ -8,6 +8,7 @@ host of the engine's core, both sides are known. Whether they fit is the library
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 logger = init_logger(f"vllm.{__name__}")  # below the logger that vLLM sets up
 
 _OPTION = "kvferry: peer_layouts"
+
+#: A document's most (docs/reasons.md, document_size): more is not even read.
+_MAX_BYTES = 64 << 20
 
 #: What is said if it fails, who gives, who gets.
 _Way = tuple[str, list[Layout], list[Layout]]
@@ -118,6 +122,13 @@ def _refuse(faults: Sequence[str]) -> None:
 def _read_file(path: Path) -> Layout:
     """ValueError: it is no layout document."""
     try:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):  # to open a pipe waits for a writer
+            raise ValueError(f"{path}: expected a layout document, found: Not a regular file")
+        if found.st_size > _MAX_BYTES:
+            raise ValueError(
+                f"{path}: expected a layout document of at most {_MAX_BYTES} bytes, found {found.st_size} bytes"
+            )
         return Layout.parse(path.read_bytes())
     except OSError as error:
         raise ValueError(f"{path}: expected a layout document, found: {error.strerror}") from None
@@ -127,10 +138,10 @@ def _read_file(path: Path) -> Layout:
         raise ValueError(f"{path} is no layout document {findings.text('    ')}") from None
 
 
-def read_folder(folder: str) -> dict[str, list[Layout]]:
+def read_folder(folder: str, own: str = "") -> dict[str, list[Layout]]:
     """The workers of each engine whose documents are there. ValueError: what is wrong with it, all at once.
 
-    Hidden files, and those that kvferry is still writing (`.part`), are none of them.
+    Hidden files, those that kvferry is still writing (`.part`), and documents of the engine `own` are none of them.
     """
     try:
         names = sorted(name for name in os.listdir(folder) if not name.startswith(".") and not name.endswith(".part"))
@@ -147,6 +158,8 @@ def read_folder(folder: str) -> dict[str, list[Layout]]:
             faults.append(str(error))
         else:
             engines.setdefault(layout.engine_id, []).append((str(path), layout))
+    if engines.pop(own, None) and not engines and not faults:
+        faults.append(f"{folder}: expected documents of the other side, found this server's own only, engine {own}")
     if not faults:
         faults += [fault for name, workers in engines.items() for fault in _faults_of(name, workers)]
     _refuse(faults)
@@ -200,7 +213,8 @@ def check_peers(config: KVTransferConfig, metadata: Mapping[tuple[int, int], Any
     if folder is None:
         return
     try:
-        own, engines = _read_own(metadata), read_folder(folder)
+        own = _read_own(metadata)
+        engines = read_folder(folder, own[0].engine_id)
     except ValueError as error:
         raise ValueError(f"{_OPTION}: {error}") from None
     texts: list[str] = []
