@@ -274,7 +274,7 @@ typedef enum kvferry_event_kind {
 } kvferry_event_kind;
 
 typedef enum kvferry_outcome {
-    KVFERRY_OUTCOME_DONE = 0,   /* decode: every wanted byte is there. prefill: all have settled, all well */
+    KVFERRY_OUTCOME_DONE = 0,   /* decode: every wanted byte is there, but for `part`. prefill: all have settled, all well */
     KVFERRY_OUTCOME_FAILED = 1, /* see code and report; the target blocks' contents are undefined */
     KVFERRY_OUTCOME_ABORTED = 2,
     KVFERRY_OUTCOME_EXPIRED = 3 /* the deadline or the lease ended */
@@ -296,7 +296,7 @@ typedef struct kvferry_event {
     uint64_t elapsed_ns;      /* ENDED: since the offer or the ask; RELEASED: since ENDED */
     void *context;            /* of the offer or ask */
     bool part;                /* ENDED of the decode side, done: the ask had whole_blocks and allow_part, and a source did not
-                                 hold what comes before a window in its first block. That source moved nothing of it; what
+                                 hold what comes before a window in its first block. What is there of it is undefined; what
                                  the windows themselves want is there. Such a block must not get into a prefix cache */
 } kvferry_event;
 

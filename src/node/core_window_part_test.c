@@ -259,6 +259,18 @@ static void a_verdict_that_is_repeated_says_the_same(void **state)
     repeats(true);
 }
 
+static void is_born_again(const windows *w, size_t rank)
+{
+    rig_kill(w->r, w->p + rank);
+    rig_birth(w->r, w->p + rank);
+}
+
+static void is_led(const windows *w)
+{
+    const rig_node *nodes = &w->r->nodes[w->p];
+    assert_int_equal(core_set_leader(nodes[1].core, nodes[0].address, w->r->now, NULL), KVFERRY_OK);
+}
+
 static bool loses_asks_of_second(rig *r, size_t from, size_t to, wire_type type)
 {
     return type == WIRE_ASK && to == 1 && from + 1 == r->count;
@@ -274,9 +286,8 @@ static void what_was_said_holds_when_another_source_is_asked_again(void **state)
     offer(&w, 0, "t", CUT);
     offer(&w, 1, "t", ALL_OF_IT);
     ask(&w, "t");
-    rig_kill(w.r, 1);
-    rig_birth(w.r, 1);
-    assert_int_equal(core_set_leader(w.r->nodes[1].core, w.r->nodes[0].address, w.r->now, NULL), KVFERRY_OK);
+    is_born_again(&w, 1);
+    is_led(&w);
     w.r->loses = NULL;
     offer(&w, 1, "t", ALL_OF_IT);
     rig_wait(w.r, 4 * RIG_RETRY_MS);
@@ -284,6 +295,80 @@ static void what_was_said_holds_when_another_source_is_asked_again(void **state)
     assert_moved(&w, 0, ALL - WINDOW);
     assert_moved(&w, 1, FIRST);
     rig_free(w.r);
+}
+
+static bool loses_verdicts_of_second(rig *r, size_t from, size_t to, wire_type type)
+{
+    (void)r, (void)to;
+    return type == WIRE_VERDICT && from == 1;
+}
+
+/* The first one was done and is gone when the second one's verdict arrives. */
+static void outlives(bool verify, holding second)
+{
+    windows w = begin_windows(verify);
+    assert_int_equal(w.p, 0);
+    w.r->loses = loses_verdicts_of_second;
+    offer(&w, 0, "t", CUT);
+    offer(&w, 1, "t", second);
+    ask(&w, "t");
+    rig_wait(w.r, RIG_RETRY_MS);
+    is_born_again(&w, 0);
+    is_led(&w);
+    rig_wait(w.r, 3 * RIG_RETRY_MS);
+    assert_false(rig_has(w.r, w.d, KVFERRY_EVENT_ENDED, "t"));
+    w.r->loses = NULL;
+    rig_wait(w.r, 6 * RIG_RETRY_MS);
+    assert_true(said_part(&w, w.d, KVFERRY_EVENT_ENDED, "t"));
+    rig_expect_done(w.r, w.d, "t");
+    assert_moved(&w, 0, ALL - WINDOW);
+    assert_moved(&w, 1, second == ALL_OF_IT ? FIRST : ALL - WINDOW);
+    rig_free(w.r);
+}
+
+static void what_was_said_outlives_who_said_it(void **state)
+{
+    (void)state;
+    for (int verify = 0; verify < 2; verify++) {
+        outlives(verify, ALL_OF_IT);
+        outlives(verify, CUT);
+    }
+}
+
+static bool loses_the_second(rig *r, size_t from, size_t to, wire_type type)
+{
+    return loses_asks_of_second(r, from, to, type) || loses_verdicts_of_second(r, from, to, type);
+}
+
+/* Both are replaced, and the request is offered anew: what counts is what the new ones hold. */
+static void replaced(bool verify, holding first, holding second)
+{
+    windows w = begin_windows(verify);
+    w.r->loses = loses_the_second;
+    offer_all(&w, "t", CUT);
+    ask(&w, "t");
+    rig_wait(w.r, RIG_RETRY_MS);
+    is_born_again(&w, 0);
+    is_born_again(&w, 1);
+    is_led(&w);
+    w.r->loses = NULL;
+    offer(&w, 0, "t", first);
+    offer(&w, 1, "t", second);
+    rig_wait(w.r, 20 * RIG_RETRY_MS);
+    expect_done(&w, "t", first != ALL_OF_IT || second != ALL_OF_IT);
+    assert_moved(&w, 0, first == ALL_OF_IT ? FIRST : ALL - WINDOW);
+    assert_moved(&w, 1, second == ALL_OF_IT ? FIRST : ALL - WINDOW);
+    rig_free(w.r);
+}
+
+static void new_sources_speak_for_themselves(void **state)
+{
+    (void)state;
+    for (int verify = 0; verify < 2; verify++) {
+        replaced(verify, ALL_OF_IT, ALL_OF_IT);
+        replaced(verify, CUT, ALL_OF_IT);
+        replaced(verify, ALL_OF_IT, NULLS);
+    }
 }
 
 static void an_older_source_is_asked_if_it_knows_whole_blocks(void **state)
@@ -360,6 +445,8 @@ int main(void)
         cmocka_unit_test(without_whole_blocks_nothing_is_left_out),
         cmocka_unit_test(a_verdict_that_is_repeated_says_the_same),
         cmocka_unit_test(what_was_said_holds_when_another_source_is_asked_again),
+        cmocka_unit_test(what_was_said_outlives_who_said_it),
+        cmocka_unit_test(new_sources_speak_for_themselves),
         cmocka_unit_test(an_older_source_is_asked_if_it_knows_whole_blocks),
         cmocka_unit_test(a_part_that_was_not_allowed_is_a_failure),
     };
