@@ -14,6 +14,8 @@ for name in ("vllm", "vllm.distributed", "vllm.distributed.kv_transfer", "vllm.d
              "vllm.distributed.kv_transfer.kv_connector.v1", "vllm.distributed.kv_transfer.kv_connector.v1.base"):
     sys.modules[name] = types.ModuleType(name)
 sys.modules["vllm"].__version__ = "0.99.1"
+for name in ("get_kv_transfer_group", "has_kv_transfer_group"):
+    setattr(sys.modules["vllm.distributed.kv_transfer"], name, object)
 for name in ("KVConnectorBase_V1", "KVConnectorHandshakeMetadata", "KVConnectorRole", "SupportsHMA"):
     setattr(sys.modules["vllm.distributed.kv_transfer.kv_connector.v1.base"], name, object)
 """

@@ -6,30 +6,50 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+import torch
 from conftest import ATTENTION, blocks, cache_config, decode_params, engine, request
 from vllm.distributed.kv_transfer.kv_connector.utils import KVOutputAggregator
+from vllm.v1.kv_cache_interface import SlidingWindowMLASpec
 from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import RequestStatus
 from world import WINDOW, Setup, World, make_request, params_of
 
-from kvferry.vllm._part import WorkerMetadata
+from kvferry.report import Refused
+from kvferry.vllm._part import WorkerMetadata, refuse_beside_others
 from kvferry.vllm.scheduler import Scheduler
+
+#: A window that vLLM computes again behind a prefix hit.
+REPLAYED = SlidingWindowMLASpec(
+    block_size=16, num_kv_heads=1, head_size=16, dtype=torch.bfloat16, sliding_window=32, bounded_replay=True
+)
 
 # --- which blocks, and until when ---------------------------------------------------------------------------
 
 
 class Manager:
-    """As much of a KVCacheManager as is looked at: blocks that are used, none of them in the prefix cache."""
+    """As much of a KVCacheManager as is looked at: blocks that are used, none of them in the prefix cache, and those
+    that a request has."""
 
-    def __init__(self):
+    def __init__(self, *tables):
         self.block_pool = SimpleNamespace(blocks=[SimpleNamespace(block_hash=None, ref_cnt=1) for _ in range(64)])
+        self.tables = {"r1": tables}
         self.evicted = []
+
+    def get_block_ids(self, request_id):
+        return self.tables.get(request_id, ([], []))
 
     def cache(self, block):
         self.block_pool.blocks[block].block_hash = "hash"
 
-    def free(self, block):
-        self.block_pool.blocks[block].ref_cnt = 0
+    def free(self, *ids):
+        """By their request, which has other ones now, or none."""
+        for block in ids:
+            self.block_pool.blocks[block].ref_cnt = 0
+        self.tables = {"r1": tuple([block for block in table if block not in ids] for table in self.tables["r1"])}
+
+    def take(self, block):
+        """By another request."""
+        self.block_pool.blocks[block] = SimpleNamespace(block_hash=None, ref_cnt=1)
 
     def evict_blocks(self, ids):
         for block in ids:
@@ -37,11 +57,11 @@ class Manager:
         self.evicted += sorted(ids)
 
 
-def loading(table, *, tokens=65, here=0, width=32, extra=0):
+def loading(table, *, tokens=65, here=0, width=32, extra=0, role="kv_consumer", spec=WINDOW):
     """A scheduler's half, a request that is loaded with this table of a window, and the cache's manager."""
-    window = replace(WINDOW, sliding_window=width, extra_retained_tokens=extra)
-    scheduler = Scheduler(engine("kv_consumer"), cache_config(ATTENTION, window))
-    one, manager = request(tokens, decode_params()), Manager()
+    window = replace(spec, sliding_window=width, extra_retained_tokens=extra)
+    scheduler = Scheduler(engine(role), cache_config(ATTENTION, window))
+    one, manager = request(tokens, decode_params()), Manager([1, 2, 3, 4, 9], table)
     scheduler.in_part.bind(manager)
     scheduler.on_new_request(one)
     scheduler.update_state_after_alloc(one, blocks([1, 2, 3, 4, 9], table), tokens - 1 - here)
@@ -64,6 +84,8 @@ def nothing_is_kept(scheduler):
         ({"table": [0, 0, 5, 6], "here": 32}, [5]),
         ({"table": [0, 0, 0, 6], "tokens": 62, "width": 8}, []),  # the load does not fill the block
         ({"table": [0, 0, 0, 6], "width": 8}, [6]),
+        ({"table": [0, 0, 0, 6], "tokens": 62, "width": 8, "role": "kv_both"}, [6]),  # it might be offered from here
+        ({"table": [0, 0, 5, 6], "spec": REPLAYED}, []),  # of this vLLM caches none
     ],
 )
 def test_full_blocks_that_begin_before_a_window_leave_the_cache(case, evicted):
@@ -89,7 +111,7 @@ def test_full_blocks_before_the_window_s_own_leave_the_cache_after_any_load():
     assert nothing_is_kept(scheduler)
 
 
-@pytest.mark.parametrize("call", ["matched", "allocated", "metadata", "finished"])
+@pytest.mark.parametrize("call", ["matched", "matched nothing", "allocated", "metadata", "finished"])
 def test_they_leave_it_at_the_next_call(call):
     scheduler, one, manager = loading([0, 0, 5, 6])
     scheduler.in_part.told({"r1"})
@@ -98,6 +120,8 @@ def test_they_leave_it_at_the_next_call(call):
     other = request(65, decode_params("t2"), name="r2")
     if call == "matched":  # vLLM's lookup came before
         assert scheduler.get_num_new_matched_tokens(other, 48) == (None, False)
+        assert scheduler.get_num_new_matched_tokens(other, 0) == (64, True)
+    elif call == "matched nothing":
         assert scheduler.get_num_new_matched_tokens(other, 0) == (64, True)
     elif call == "allocated":
         scheduler.update_state_after_alloc(one, blocks([1, 2, 3, 4, 9], [0, 0, 5, 6, 7]), 0)
@@ -127,14 +151,30 @@ def test_nothing_is_asked_in_part_where_no_prefixes_are_cached():
     assert nothing_is_kept(scheduler)
 
 
-def test_a_block_that_is_given_back_before_it_is_cached_is_of_no_more_concern():
+@pytest.mark.parametrize("seen", [True, False])
+def test_a_block_that_is_given_back_before_it_is_cached_is_of_no_more_concern(seen):
+    """Also if nobody came by while it was free."""
     scheduler, _, manager = loading([0, 0, 5, 6])
     scheduler.in_part.told({"r1"})
     manager.free(5)
-    scheduler.build_metadata()
-    manager.cache(5)  # another request's
+    if seen:
+        scheduler.build_metadata()
+    manager.take(5)
+    manager.cache(5)
     scheduler.build_metadata()
     assert manager.evicted == []
+    assert nothing_is_kept(scheduler)
+
+
+def test_a_request_that_gives_its_blocks_up_leaves_none_of_them_in_the_cache():
+    """A preempted one: they are free, and in the cache."""
+    scheduler, _, manager = loading([0, 0, 5, 6])
+    scheduler.in_part.told({"r1"})
+    for block in (5, 6):
+        manager.cache(block)
+    manager.free(1, 2, 3, 4, 5, 6, 9)
+    scheduler.build_metadata()
+    assert manager.evicted == [5]
     assert nothing_is_kept(scheduler)
 
 
@@ -216,14 +256,33 @@ def test_a_request_that_does_not_go_on_yet_lends_nobody_its_blocks(why, asynchro
     assert set(world.ended) == {"a", "b"}
 
 
-def test_a_block_that_is_filled_behind_the_load_is_found_again():
-    """Whoever finds it goes on at its end, and reads nothing before the window."""
-    world = world_of(replace(WINDOW, sliding_window=8))
+@pytest.mark.parametrize(("role", "found"), [("kv_consumer", 48), ("kv_both", 0)])
+def test_a_block_that_is_filled_behind_the_load_is_found_again_unless_it_might_be_offered(role, found):
+    """Whoever finds it goes on at its end, and reads nothing before the window. But another decode server may want more
+    of it than that."""
+    setup = Setup("window", role, "fail", False, False, replace(WINDOW, sliding_window=8))
+    world = World(setup, random.Random(1), failing=0)
     scheduler = world.scheduler
     scheduler.add_request(make_request("a", range(5, 5 + 48), params_of("decode", "t"), 4, False))
     world.drain()
     assert world.counts["in part"] == 1
     longer = make_request("b", range(5, 5 + 60), None, 1, False)
-    assert scheduler.kv_cache_manager.get_computed_blocks(longer)[1] == 48
+    assert scheduler.kv_cache_manager.get_computed_blocks(longer)[1] == found
     scheduler.add_request(longer)
     world.drain()
+
+
+# --- beside other connectors --------------------------------------------------------------------------------
+
+
+def test_what_no_load_fills_is_refused_beside_other_connectors():
+    """These store blocks by the hashes of a request's tokens, though they have left vLLM's prefix cache."""
+    retained = cache_config(ATTENTION, replace(WINDOW, extra_retained_tokens=2))
+    with pytest.raises(Refused) as refused:
+        refuse_beside_others(engine("kv_consumer"), retained)
+    assert [reason.code for reason in refused.value.reasons] == ["window_retained"]
+    refuse_beside_others(engine("kv_consumer"), cache_config(ATTENTION, WINDOW))
+    refuse_beside_others(engine("kv_producer"), retained)
+    uncached = engine("kv_consumer")
+    uncached.cache_config.enable_prefix_caching = False
+    refuse_beside_others(uncached, retained)

@@ -4,11 +4,14 @@
 from types import SimpleNamespace
 
 import pytest
+import torch
 from vllm.config import KVTransferConfig, ParallelConfig
 
 from kvferry.node import Event, EventKind, Outcome, Side
 from kvferry.report import Reason, Refused
+from kvferry.vllm import connector as whole
 from kvferry.vllm import worker as half
+from kvferry.vllm.connector import KvferryConnector
 from kvferry.vllm.scheduler import Ask, Metadata, Offer, Renewal
 
 
@@ -42,11 +45,11 @@ class FakeNode:
         self.called.append(("offer", transfer_id))
 
     def ask(self, transfer_id, tokens, tables, engine_id, where, whole_blocks, allow_part):
-        assert allow_part == whole_blocks
         if transfer_id in self.asked:
             raise Refused.of([Reason("transfer_known", "it is asked for")])
         self.asked.add(transfer_id)
-        self.called.append(("ask of whole blocks" if whole_blocks else "ask", transfer_id))
+        wanted = (" of whole blocks" if whole_blocks else "") + (" or a part" if allow_part else "")
+        self.called.append((f"ask{wanted}", transfer_id))
 
     def abort(self, side, transfer_id):
         self.called.append(("abort", transfer_id))
@@ -90,7 +93,11 @@ def test_blocks_are_offered_and_asked_for_behind_the_devices_work(worker):
     assert worker.node.called == [("expect", "expected")], "what comes later does not overtake"
     worker._device.done = True
     worker.start(Metadata())
-    assert worker.node.called[1:] == [("offer", "offered"), ("ask of whole blocks", "asked"), ("abort", "asked")]
+    assert worker.node.called[1:] == [
+        ("offer", "offered"),
+        ("ask of whole blocks or a part", "asked"),
+        ("abort", "asked"),
+    ]
 
 
 def test_what_touches_no_block_waits_for_no_device(worker):
@@ -145,6 +152,34 @@ def test_a_load_in_part_is_told_once_and_not_after_it_is_reported():
     assert worker.results().finished_recving == {"r3"}
     assert worker.metadata() is None
     assert worker.stats.data["received_in_part"] == 2
+
+
+def whose_caches_are_known(monkeypatch, connector):
+    """A connector's worker with a node, of caches that nobody looks at."""
+    worker, live = worker_of(FakeNode()), SimpleNamespace(layout=None, groups=("attn",), segments=[])
+    worker._kv_cache_config.transfer_groups = []
+    worker._vllm_config.kv_transfer_config.is_kv_consumer = True
+    worker._vllm_config.cache_config = SimpleNamespace(enable_prefix_caching=True)
+    for name, found in (("document_from_vllm", live), ("write_layout", None)):
+        monkeypatch.setattr(half, name, lambda *_, found=found: found)
+    worker._worker = worker._tell_leader = lambda *_: None
+    worker._open_node = lambda *_: worker._node
+    worker._node.incarnation = worker._node.address = ""
+    connector._worker = worker
+    connector.register_kv_caches({"layer": torch.zeros(1)})
+    return worker
+
+
+@pytest.mark.parametrize(("outermost", "part"), [("none", True), ("it", True), ("another", False)])
+def test_no_load_is_in_part_beside_other_connectors(monkeypatch, outermost, part):
+    """These may store a block by what vLLM takes to be in it."""
+    connector = KvferryConnector.__new__(KvferryConnector)
+    monkeypatch.setattr(whole, "has_kv_transfer_group", lambda: outermost != "none")
+    monkeypatch.setattr(whole, "get_kv_transfer_group", lambda: connector if outermost == "it" else object())
+    worker = whose_caches_are_known(monkeypatch, connector)
+    ask = Ask("r1", "t", "p", "http://127.0.0.1:1", 5, [(0, [1])], whole_blocks=True)
+    worker.start(Metadata(asks=[ask]))
+    assert worker.node.called == [("ask of whole blocks" + (" or a part" if part else ""), "t")]
 
 
 class NodeWithoutMemory(FakeNode):

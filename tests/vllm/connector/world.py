@@ -63,10 +63,13 @@ class Setup:
     asynchronous: bool
     drafts: bool
     window: SlidingWindowSpec = field(default=WINDOW, repr=False)
+    retention: int | None = None  # vLLM's prefix_cache_retention_interval: how far apart states and windows are kept
 
     @property
     def name(self):
-        parts = self.model, self.role, self.policy, self.asynchronous, self.drafts
+        parts = [self.model, self.role, self.policy, self.asynchronous, self.drafts]
+        if (self.window, self.retention) != (WINDOW, None):
+            parts += [f"{self.window.sliding_window} in {self.window.block_size}", f"kept {self.retention}"]
         return "-".join(map(str, parts))
 
     @property
@@ -80,6 +83,7 @@ class Setup:
 
 
 def make_scheduler(setup):
+    longest = max(spec.block_size for spec in setup.specs())
     drafts = {"method": "ngram", "num_speculative_tokens": DRAFTS, "prompt_lookup_max": 2}
     config = EngineArgs(
         model=str(MODEL),
@@ -89,7 +93,7 @@ def make_scheduler(setup):
         max_model_len=512,
         max_num_batched_tokens=64,
         max_num_seqs=8,
-        block_size=BLOCK,
+        block_size=longest,
         enable_prefix_caching=True,
         speculative_config=drafts if setup.drafts else None,
         async_scheduling=False,
@@ -103,14 +107,19 @@ def make_scheduler(setup):
     ).create_engine_config()
     config.scheduler_config.async_scheduling = setup.asynchronous  # vLLM will not, with these drafts
     config.cache_config.num_gpu_blocks = setup.blocks
-    config.cache_config.block_size = BLOCK
+    config.cache_config.block_size = longest
     config.cache_config.mamba_cache_mode = "align"
     groups = [KVCacheGroupSpec([f"layers.{index}"], spec) for index, spec in enumerate(setup.specs())]
     return (AsyncScheduler if setup.asynchronous else Scheduler)(
         vllm_config=config,
-        kv_cache_config=KVCacheConfig(num_blocks=setup.blocks, kv_cache_tensors=[], kv_cache_groups=groups),
+        kv_cache_config=KVCacheConfig(
+            num_blocks=setup.blocks,
+            kv_cache_tensors=[],
+            kv_cache_groups=groups,
+            prefix_cache_retention_interval=setup.retention,
+        ),
         structured_output_manager=StructuredOutputManager(config),
-        block_size=BLOCK,
+        block_size=longest,
         hash_block_size=BLOCK,
         log_stats=True,
     )
@@ -284,13 +293,14 @@ class World:
                 cells[blocks[0], STATE] = known[-1]
                 continue
             window = ask.tokens - window_tokens(spec) if isinstance(spec, SlidingWindowSpec) else 0
-            start = max(window - window % BLOCK if ask.whole_blocks else window, first)
+            start = max(window - window % spec.block_size if ask.whole_blocks else window, first)
             held = start >= window - window % SOURCE_BLOCK
             for token in range(start, ask.tokens):
-                if block := blocks[(token - first) // BLOCK]:
-                    cells[block, token % BLOCK] = known[token] if held or token >= window else None
+                if block := blocks[(token - first) // spec.block_size]:
+                    cell = block, token % spec.block_size
+                    cells[cell] = known[token] if held or token >= window else None
                     if token < window:
-                        early.add((block, token % BLOCK))
+                        early.add(cell)
         return cells, early
 
     def _compute(self, work):
@@ -302,7 +312,7 @@ class World:
                 continue
             start = max(0, work.first - spec.sliding_window + 1) if isinstance(spec, SlidingWindowSpec) else 0
             for token in range(start, work.first):
-                cell = table[token // BLOCK], token % BLOCK
+                cell = table[token // spec.block_size], token % spec.block_size
                 found = self.cells.get(cell)
                 assert known[token] is None or found == known[token], (
                     f"{work.request.request_id} reads token {token} in block {cell[0]}: it is not what was written"
@@ -310,7 +320,7 @@ class World:
                 if cell in self.early:
                     self.count("reads before a loaded window")
             for token in range(work.first, work.first + work.count):
-                cell = table[token // BLOCK], token % BLOCK
+                cell = table[token // spec.block_size], token % spec.block_size
                 self.cells[cell] = known[token] if token < len(known) else None
                 self.early.discard(cell)
 
@@ -337,8 +347,22 @@ class World:
                 torch.tensor([table]), torch.tensor([length]), self.setup.specs()[1], "align"
             )
             assert offer.groups[1][1] == [rows[0, 0].item()] != [0]
+        self._check_offered(offer)
         self.sends[offer.request_id] = Send(self._blocks(offer.groups), self.dice.randrange(LATEST + 1))
         self.count("sends")
+
+    def _check_offered(self, offer):
+        """Of attention and windows: each block that is there has all of its tokens, whatever the other side wants."""
+        known = values(self.scheduler.requests[offer.request_id], offer.tokens)
+        for spec, (first, blocks) in zip(self.setup.specs(), offer.groups, strict=True):
+            if isinstance(spec, MambaSpec):
+                continue
+            for token in range(first, offer.tokens):
+                block = blocks[(token - first) // spec.block_size]
+                found = self.cells.get((block, token % spec.block_size))
+                assert not block or known[token] is None or found == known[token], (
+                    f"{offer.request_id} offers token {token} in block {block}: it is not what was written"
+                )
 
     def _moved(self):
         """What has ended since the last step, as the workers report it."""

@@ -11,12 +11,45 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorWorkerMetadata
 
+from kvferry.report import Reason, Refused
+from kvferry.vllm.layout import first_spec, has_window
+
 if TYPE_CHECKING:
+    from vllm.config import VllmConfig
     from vllm.v1.core.kv_cache_manager import KVCacheManager
+    from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheSpec
+
+
+def keeps_window(spec: KVCacheSpec) -> bool:
+    """Whether vLLM keeps blocks of a window in its prefix cache. (One that it computes again it does not.)"""
+    return has_window(spec) and spec.prefix_cacheable
+
+
+def refuse_beside_others(vllm_config: VllmConfig, config: KVCacheConfig) -> None:
+    """Where each load leaves blocks incomplete, which other connectors might store: they go by the hashes of a
+    request's tokens, whatever vLLM's prefix cache has."""
+    transfer = vllm_config.kv_transfer_config
+    if transfer is None or not transfer.is_kv_consumer or not vllm_config.cache_config.enable_prefix_caching:
+        return
+    for spec in map(first_spec, config.transfer_groups):
+        if keeps_window(spec) and spec.extra_retained_tokens:
+            raise Refused.of(
+                [
+                    Reason(
+                        code="window_retained",
+                        expected="0",
+                        found=str(spec.extra_retained_tokens),
+                        message="beside other connectors (MultiConnector), windows have to be kept as the model has "
+                        f"them: several modules draft, for which vLLM keeps {spec.extra_retained_tokens} more tokens, "
+                        "and no load fills these",
+                    )
+                ]
+            )
 
 
 @dataclass
@@ -66,16 +99,18 @@ class LoadsInPart:
 
     def evict(self) -> bool:
         """Takes incomplete blocks out of the prefix cache; whether any was in it. Those that vLLM has not put there
-        yet are waited for, unless they are free: what is in them is nobody's then."""
+        yet are waited for while they are the request's: what another one has in them since is no concern."""
         evicted = False
         for request_id, blocks in list(self._incomplete.items()):
             assert self._manager is not None
             pool = self._manager.block_pool.blocks
-            if cached := {block for block in blocks if pool[block].block_hash is not None}:
+            held = blocks.intersection(chain.from_iterable(self._manager.get_block_ids(request_id)))
+            # One that was given back just now is in the cache still, and nobody else's.
+            known = held | {block for block in blocks if not pool[block].ref_cnt}
+            if cached := {block for block in known if pool[block].block_hash is not None}:
                 self._manager.evict_blocks(cached)
                 evicted = True
-            left = {block for block in blocks - cached if pool[block].ref_cnt}
-            if left:
+            if left := held - cached:
                 self._incomplete[request_id] = left
             else:
                 del self._incomplete[request_id]

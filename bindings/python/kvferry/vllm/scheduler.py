@@ -19,9 +19,9 @@ from vllm.v1.request import RequestStatus
 from kvferry.vllm._facts import is_draft
 from kvferry.vllm._options import options_of
 from kvferry.vllm._params import Claims
-from kvferry.vllm._part import LoadsInPart
+from kvferry.vllm._part import LoadsInPart, keeps_window
 from kvferry.vllm._streams import KINDS, PAGED, STATE
-from kvferry.vllm.layout import first_spec, has_window, layer_specs, window_tokens
+from kvferry.vllm.layout import first_spec, layer_specs, window_tokens
 from kvferry.vllm.metrics import KvferryStats
 
 if TYPE_CHECKING:
@@ -154,8 +154,11 @@ class Scheduler:
         self.wholly_loaded_groups = self._wholly_loaded()
         # vLLM keeps what was loaded in its prefix cache, by blocks: one that the window reaches into is whole there.
         self._whole_blocks = vllm_config.cache_config.enable_prefix_caching and any(
-            has_window(spec) for spec, _ in self._groups
+            keeps_window(spec) for spec, _ in self._groups
         )
+        # A block that is filled behind its load is of use to whoever finds it and goes on at its end, where a window
+        # begins later, too. But offered from here it would be a whole one.
+        self._spares_filled = not config.is_kv_producer
         self._next = Metadata()
         self._waiting: dict[str, _Waiting] = {}  # by request id
         self._refused: dict[str, str] = {}  # request id -> why, until it gets its turn
@@ -233,7 +236,7 @@ class Scheduler:
         return request.num_prompt_tokens - 1 if self._leaves_last else request.num_prompt_tokens
 
     def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int | None, bool]:
-        if self.in_part.evict():
+        if self.in_part.evict() and num_computed_tokens:
             return None, False  # vLLM may just have found one of these: it looks again in the next step
         self._say_refused(request)
         params = request.kv_transfer_params
@@ -288,16 +291,16 @@ class Scheduler:
     def _begun_before_windows(self, tables: list[GroupBlocks], boundary: int) -> tuple[set[int], set[int]]:
         """The blocks that begin before a window and that vLLM takes for loaded: those that a load in part leaves
         incomplete, and those that no load fills, since they end before the window, too. (Where several modules draft,
-        vLLM keeps a few tokens more.) A block that is filled later is of no harm: whoever finds it goes on at its end,
-        where a window begins later, too."""
+        vLLM keeps a few tokens more.)"""
         in_part: set[int] = set()
         never: set[int] = set()
         for (spec, block_size), (first_token, blocks) in zip(self._groups, tables, strict=True):
-            if has_window(spec):
+            if keeps_window(spec):
                 before = max(0, boundary - window_tokens(spec) - first_token)
-                ended, filled = before // block_size, (boundary - first_token) // block_size
+                ended, begun = before // block_size, -(-before // block_size)
+                filled = (boundary - first_token) // block_size
                 never.update(blocks[:ended])
-                in_part.update(blocks[ended : min(-(-before // block_size), filled)])
+                in_part.update(blocks[ended : min(begun, filled) if self._spares_filled else begun])
         return in_part - {NULL_BLOCK}, never - {NULL_BLOCK}
 
     # --- every step -----------------------------------------------------------------------------------
