@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 
 import recall
-from pairs import Pair
+from pairs import Connector, Pair
 from rig import IN_FLIGHT, Failed, Result, Rig, Sample
 from server import Answer, Prompt
 
@@ -20,6 +20,9 @@ FLIGHT = 16
 #: Tokens of a random model that wander through windows and compressed states.
 LONG_ANSWER = 160
 IN_PART = "vllm:kvferry_received_in_part_total"
+FAILED_LOADS = "vllm:kvferry_receives_failed_total"
+#: Requests that are in flight when their prefill server is killed.
+ORPHANS = 4
 #: Tokens until a state that was damaged is compressed into another, and that one is read.
 DAMAGE_SHOWS = 40
 
@@ -279,23 +282,49 @@ async def aborts(rig: Rig, samples: Samples) -> str:
     return f"{3 * len(delays)} aborted"
 
 
+async def failed_loads(rig: Rig, samples: Samples) -> str:
+    """Loads of what the prefill server never had, of prompts that the decode server knows the beginning of or not: it
+    computes them itself, and has nothing of them in its prefix cache."""
+    await rig.empty()
+    asked = samples.long[: rig.pair.model.few]
+    for sample in asked[::2]:
+        if (answer := await rig.transfer(Prompt(sample.prompt.ids[: len(sample.prompt) // 2]), 1)).failed:
+            raise Failed(f"the beginning of a prompt: found {answer}")
+
+    async def lost(sample: Sample) -> Result:
+        parameters = await rig.decode_parameters(rig.parameters()[1])
+        return Result(sample, await rig.decode.complete(sample.prompt, sample.tokens, parameters))
+
+    before = (await rig.decode.metrics())[FAILED_LOADS]
+    results = await asyncio.gather(*map(lost, asked))
+    failed = (await rig.decode.metrics())[FAILED_LOADS] - before
+    if failed < len(asked):
+        raise Failed(f"{failed:.0f} loads failed: expected those of all {len(asked)} requests")
+    rig.tally.judge(results)
+    rig.tally.judge(await rig.ask(asked))
+    return f"{len(asked)} requests computed by the decode server"
+
+
 async def restart(rig: Rig, samples: Samples) -> str:
     """The prefill server is killed in the middle and started again, at the same addresses."""
-    # One through the proxy, which ends both halves when one fails; one whose decode server has to find out itself.
-    lost, alone = samples.long[:2]
+    # One through the proxy, which ends both halves when one fails; others whose decode server has to find out itself.
+    lost, *alone = samples.long[:ORPHANS]
     by_proxy = asyncio.create_task(rig.transfer(lost.prompt, lost.tokens))
-    prefill, decode = await rig.halves(alone.prompt, alone.tokens)
+    halves = await asyncio.gather(*(rig.halves(sample.prompt, sample.tokens) for sample in alone))
     await asyncio.sleep(0.1)
     rig.prefill.kill()
     rig.prefill.start(sys.executable)
-    orphans = [Result(lost, await by_proxy), Result(alone, await decode)]
-    await prefill
+    answers = await asyncio.gather(by_proxy, *(decode for _, decode in halves))
+    orphans = [Result(sample, answer) for sample, answer in zip((lost, *alone), answers, strict=True)]
+    await asyncio.gather(*(prefill for prefill, _ in halves))
     await rig.prefill.ready()
-    for result in orphans:
+    for number, result in enumerate(orphans):
         if result.answer.status == 0 and "TimeoutError" in result.answer.error:
             raise Failed(f"a request still waits for the killed prefill server: {result}")
         if not result.answer.failed and not result.sample.right(result.answer):
             raise Failed(f"a wrong answer of a killed prefill server: {result}")
+        if number and result.answer.failed and rig.connector.recomputes:
+            raise Failed(f"a decode server that computes what it cannot load failed a request: {result}")
     rig.tally.judge(await rig.ask(samples.reuse))
     await rig.empty()
     return f"{sum(result.answer.failed for result in orphans)} of {len(orphans)} requests in flight failed"
@@ -404,8 +433,9 @@ async def draft_cells(rig: Rig, samples: Samples) -> str:
 Check = Callable[[Rig, Samples], Awaitable[str]]
 
 
-def checks_of(pair: Pair, bootstrap: bool, hooks: bool) -> dict[str, Check]:
+def checks_of(pair: Pair, connector: Connector) -> dict[str, Check]:
     """The checks that a pair has, by name."""
+    hooks = connector.name.startswith("kvferry")
     found: dict[str, Check] = {
         "cold": cold,
         "hit on P": hit_on_prefill,
@@ -424,7 +454,9 @@ def checks_of(pair: Pair, bootstrap: bool, hooks: bool) -> dict[str, Check]:
         found["embeddings"] = embeddings
     if hooks:
         found["damage"] = damage
-    if bootstrap:
+    if connector.recomputes:
+        found["failed loads"] = failed_loads
+    if connector.bootstrap:
         found |= {"aborts": aborts, "restart": restart}
     if pair.drafts:
         found["drafts"] = drafts

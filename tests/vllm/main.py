@@ -55,7 +55,7 @@ async def run_pair(
     if options.compare:
         await run_comparison(pair, connector, folder, made, score)
         return
-    wanted = checks.checks_of(pair, connector.bootstrap, connector.name.startswith("kvferry"))
+    wanted = checks.checks_of(pair, connector)
     if options.check:
         wanted = {name: check for name, check in wanted.items() if re.search(options.check, name)}
     say(f"== {pair}, {connector.name}")

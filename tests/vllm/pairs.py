@@ -227,6 +227,9 @@ MORE = [
     pair(MTP, "tp1", "tp2", drafts=2),
     pair(MTP, "pp2", "tp2", drafts=2),
     pair(LLAMA, "tp1", "tp1", connector="kvferry-both", label="kv_both"),
+    pair(LLAMA, "tp2", "tp1", connector="kvferry-recompute", label="recompute"),
+    pair(QWEN, "tp2", "tp1", connector="kvferry-recompute", label="recompute"),
+    pair(GEMMA, "tp1", "tp1", connector="kvferry-recompute", label="recompute"),
     pair(LLAMA, "tp2", "tp1", connector="kvferry-mooncake", label="over Mooncake"),
     pair(QWEN, "tp2", "tp1", connector="kvferry-mooncake", label="over Mooncake"),
     pair(LLAMA, "tp2", "tp1", connector="kvferry-nixl", label="over NIXL"),
@@ -244,6 +247,11 @@ class Connector:
     bootstrap: bool = True
     roles: tuple[str, str] = ("kv_producer", "kv_consumer")
 
+    @property
+    def recomputes(self) -> bool:
+        """What cannot be loaded is computed by the decode server; otherwise its request fails."""
+        return self.config.get("kv_load_failure_policy") == "recompute"
+
     def of(self, role: int) -> dict[str, Any]:
         return {**self.config, "kv_role": self.roles[role]}
 
@@ -257,6 +265,7 @@ CONNECTORS = {
     for connector in (
         Connector("kvferry", KVFERRY),
         Connector("kvferry-both", KVFERRY, roles=("kv_both", "kv_both")),
+        Connector("kvferry-recompute", {**KVFERRY, "kv_load_failure_policy": "recompute"}),
         Connector("kvferry-mooncake", {**KVFERRY, "kv_connector_extra_config": {"engine": "mooncake"}}),
         Connector("kvferry-nixl", {**KVFERRY, "kv_connector_extra_config": {"engine": "nixl"}}),
         Connector(
