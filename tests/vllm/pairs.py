@@ -227,6 +227,7 @@ MORE = [
     pair(MTP, "tp1", "tp2", drafts=2),
     pair(MTP, "pp2", "tp2", drafts=2),
     pair(LLAMA, "tp1", "tp1", connector="kvferry-both", label="kv_both"),
+    pair(QWEN, "tp2", "tp1", connector="kvferry-among-others", label="in MultiConnector"),
     pair(LLAMA, "tp2", "tp1", connector="kvferry-recompute", label="recompute"),
     pair(QWEN, "tp2", "tp1", connector="kvferry-recompute", label="recompute"),
     pair(GEMMA, "tp1", "tp1", connector="kvferry-recompute", label="recompute"),
@@ -246,6 +247,8 @@ class Connector:
     #: It takes vLLM's Mooncake parameters. Otherwise those that the prefill server's answer has (NIXL).
     bootstrap: bool = True
     roles: tuple[str, str] = ("kv_producer", "kv_consumer")
+    #: Connectors before it, where it is one of several.
+    others: tuple[dict[str, Any], ...] = ()
 
     @property
     def recomputes(self) -> bool:
@@ -253,11 +256,16 @@ class Connector:
         return self.config.get("kv_load_failure_policy") == "recompute"
 
     def of(self, role: int) -> dict[str, Any]:
-        return {**self.config, "kv_role": self.roles[role]}
+        own = {**self.config, "kv_role": self.roles[role]}
+        if not self.others:
+            return own
+        several = {"connectors": [*self.others, own]}
+        return {"kv_connector": "MultiConnector", "kv_role": self.roles[role], "kv_connector_extra_config": several}
 
 
 #: With the hooks of the harness, which do nothing while nothing is asked of them.
 KVFERRY = {"kv_connector": "HookedConnector", "kv_connector_module_path": "hooks"}
+BYSTANDER = {"kv_connector": "Bystander", "kv_connector_module_path": "bystander", "kv_role": "kv_both"}
 
 
 CONNECTORS = {
@@ -265,6 +273,7 @@ CONNECTORS = {
     for connector in (
         Connector("kvferry", KVFERRY),
         Connector("kvferry-both", KVFERRY, roles=("kv_both", "kv_both")),
+        Connector("kvferry-among-others", KVFERRY, others=(BYSTANDER,)),
         Connector("kvferry-recompute", {**KVFERRY, "kv_load_failure_policy": "recompute"}),
         Connector("kvferry-mooncake", {**KVFERRY, "kv_connector_extra_config": {"engine": "mooncake"}}),
         Connector("kvferry-nixl", {**KVFERRY, "kv_connector_extra_config": {"engine": "nixl"}}),

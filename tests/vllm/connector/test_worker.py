@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from vllm.config import KVTransferConfig, ParallelConfig
+from vllm.distributed.kv_transfer.kv_connector.v1.multi_connector import MultiConnector
 
 from kvferry.node import Event, EventKind, Outcome, Side
 from kvferry.report import Reason, Refused
@@ -180,6 +181,18 @@ def test_no_load_is_in_part_beside_other_connectors(monkeypatch, outermost, part
     ask = Ask("r1", "t", "p", "http://127.0.0.1:1", 5, [(0, [1])], whole_blocks=True)
     worker.start(Metadata(asks=[ask]))
     assert worker.node.called == [("ask of whole blocks" + (" or a part" if part else ""), "t")]
+
+
+class Derived(KvferryConnector):
+    pass
+
+
+def test_multi_connector_finds_the_statistics_of_any_such_connector():
+    """By name, in a process that may have no connector: a server that does not find them ends."""
+    for connector in (KvferryConnector, Derived):
+        told = {connector.__name__: {"withdrawn": 1}}
+        found = MultiConnector.build_kv_connector_stats(told)
+        assert found.reduce() == {connector.__name__: {"withdrawn": 1}}
 
 
 class NodeWithoutMemory(FakeNode):

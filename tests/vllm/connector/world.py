@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
+from bystander import Steps
 from vllm.config import KVTransferConfig
+from vllm.distributed.kv_transfer.kv_connector.v1.multi_connector import MultiKVConnectorWorkerMetadata
 from vllm.engine.arg_utils import EngineArgs
 from vllm.sampling_params import SamplingParams
 from vllm.utils.hashing import sha256
@@ -63,6 +65,7 @@ class Setup:
     asynchronous: bool
     drafts: bool
     window: SlidingWindowSpec = field(default=WINDOW, repr=False)
+    among_others: bool = False  # a connector of MultiConnector's
     retention: int | None = None  # vLLM's prefix_cache_retention_interval: how far apart states and windows are kept
 
     @property
@@ -70,6 +73,8 @@ class Setup:
         parts = [self.model, self.role, self.policy, self.asynchronous, self.drafts]
         if (self.window, self.retention) != (WINDOW, None):
             parts += [f"{self.window.sliding_window} in {self.window.block_size}", f"kept {self.retention}"]
+        if self.among_others:
+            parts.append("among others")
         return "-".join(map(str, parts))
 
     @property
@@ -80,6 +85,15 @@ class Setup:
     def specs(self):
         other = {"attention": [], "hybrid": [state(DRAFTS if self.drafts else 0)], "window": [self.window]}
         return [ATTENTION, *other[self.model]]
+
+
+KVFERRY = {"kv_connector": "KvferryConnector", "kv_connector_module_path": "kvferry.vllm"}
+BYSTANDER = {"kv_connector": "Bystander", "kv_connector_module_path": "bystander", "kv_role": "kv_both"}
+
+
+def multi(role):
+    several = [BYSTANDER, {**KVFERRY, "kv_role": role}]
+    return {"kv_connector": "MultiConnector", "kv_connector_extra_config": {"connectors": several}}
 
 
 def make_scheduler(setup):
@@ -98,8 +112,7 @@ def make_scheduler(setup):
         speculative_config=drafts if setup.drafts else None,
         async_scheduling=False,
         kv_transfer_config=KVTransferConfig(
-            kv_connector="KvferryConnector",
-            kv_connector_module_path="kvferry.vllm",
+            **(multi(setup.role) if setup.among_others else KVFERRY),
             kv_role=setup.role,
             kv_load_failure_policy=setup.policy,
             engine_id="e",
@@ -225,7 +238,8 @@ class World:
 
     def step(self):
         output = self.scheduler.schedule()
-        self._take(output.kv_connector_metadata)
+        metadata = output.kv_connector_metadata
+        self._take(metadata.metadata[1] if self.setup.among_others else metadata)
         if output.preempted_req_ids:
             self.count("preempted")
         works = {}
@@ -386,8 +400,14 @@ class World:
             finished_recving=received or None,
             finished_sending=sent or None,
             failed_recving=failed,
-            kv_connector_worker_meta=WorkerMetadata(in_part) if in_part else None,
+            kv_connector_worker_meta=self._told(WorkerMetadata(in_part) if in_part else None),
         )
+
+    def _told(self, metadata):
+        if not self.setup.among_others:
+            return metadata
+        others = Steps(1) if self.dice.random() < 0.5 else None
+        return MultiKVConnectorWorkerMetadata((others, metadata)) if others or metadata else None
 
     def finish_step(self):
         """The device has done the oldest step."""
@@ -430,7 +450,8 @@ class World:
         waiting = [(one.request_id, one.status) for one in self.scheduler.requests.values()]
         assert not waiting, f"hangs: {waiting}, {self.loads}, {self.sends}"
         assert self.pool.get_num_free_blocks() == self.free_at_start
-        half = self.scheduler.connector.scheduler
+        connector = self.scheduler.connector
+        half = (connector.sub_connectors[1] if self.setup.among_others else connector).scheduler
         assert not half._loading
         assert not half._waiting
         assert not half._refused

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from vllm.distributed.kv_transfer import get_kv_transfer_group, has_kv_transfer_group
+from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
     KVConnectorHandshakeMetadata,
@@ -35,10 +37,21 @@ if TYPE_CHECKING:
     from vllm.v1.request import Request
 
 
+def _register(connector: type[KVConnectorBase_V1]) -> None:
+    """MultiConnector looks for the class of a connector's statistics by its name, whatever module it came from, and
+    ends a server that does not find it."""
+    with suppress(ValueError):  # it is registered
+        KVConnectorFactory.register_connector(connector.__name__, connector.__module__, connector.__name__)
+
+
 class KvferryConnector(KVConnectorBase_V1, SupportsHMA):
     """Moves caches between vLLM engines; docs/vllm.md is the page for its users."""
 
     _cache_hit_source = CacheHitSource.P2P
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        _register(cls)
 
     def __init__(self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
@@ -173,3 +186,6 @@ class KvferryConnector(KVConnectorBase_V1, SupportsHMA):
     def shutdown(self) -> None:
         if self._worker is not None:
             self._worker.shutdown()
+
+
+_register(KvferryConnector)
