@@ -228,7 +228,6 @@ MORE = [
     pair(MTP, "pp2", "tp2", drafts=2),
     pair(LLAMA, "tp1", "tp1", connector="kvferry-both", label="kv_both"),
     pair(QWEN, "tp2", "tp1", connector="kvferry-among-others", label="in MultiConnector"),
-    pair(LLAMA, "tp2", "tp1", connector="kvferry-recompute", label="recompute"),
     pair(QWEN, "tp2", "tp1", connector="kvferry-recompute", label="recompute"),
     pair(GEMMA, "tp1", "tp1", connector="kvferry-recompute", label="recompute"),
     pair(LLAMA, "tp2", "tp1", connector="kvferry-mooncake", label="over Mooncake"),
