@@ -11,11 +11,13 @@ import pytest
 ANOTHER = """
 import sys, types
 for name in ("vllm", "vllm.distributed", "vllm.distributed.kv_transfer", "vllm.distributed.kv_transfer.kv_connector",
-             "vllm.distributed.kv_transfer.kv_connector.v1", "vllm.distributed.kv_transfer.kv_connector.v1.base"):
+             "vllm.distributed.kv_transfer.kv_connector.factory", "vllm.distributed.kv_transfer.kv_connector.v1",
+             "vllm.distributed.kv_transfer.kv_connector.v1.base"):
     sys.modules[name] = types.ModuleType(name)
 sys.modules["vllm"].__version__ = "0.99.1"
 for name in ("get_kv_transfer_group", "has_kv_transfer_group"):
     setattr(sys.modules["vllm.distributed.kv_transfer"], name, object)
+sys.modules["vllm.distributed.kv_transfer.kv_connector.factory"].KVConnectorFactory = object
 for name in ("KVConnectorBase_V1", "KVConnectorHandshakeMetadata", "KVConnectorRole", "SupportsHMA"):
     setattr(sys.modules["vllm.distributed.kv_transfer.kv_connector.v1.base"], name, object)
 """

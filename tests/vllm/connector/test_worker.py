@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The worker's half: when the node hears of what the scheduler wants."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
+from conftest import ATTENTION, cache_config
 from vllm.config import KVTransferConfig, ParallelConfig
 from vllm.distributed.kv_transfer.kv_connector.v1.multi_connector import MultiConnector
+from world import WINDOW
 
 from kvferry.node import Event, EventKind, Outcome, Side
 from kvferry.report import Reason, Refused
@@ -155,12 +158,14 @@ def test_a_load_in_part_is_told_once_and_not_after_it_is_reported():
     assert worker.stats.data["received_in_part"] == 2
 
 
-def whose_caches_are_known(monkeypatch, connector):
-    """A connector's worker with a node, of caches that nobody looks at."""
+def beside(monkeypatch, outermost, *specs):
+    """A connector's worker with a node, of caches that nobody looks at; outermost: which connector vLLM has."""
+    connector = KvferryConnector.__new__(KvferryConnector)
+    monkeypatch.setattr(whole, "has_kv_transfer_group", lambda: outermost != "none")
+    monkeypatch.setattr(whole, "get_kv_transfer_group", lambda: connector if outermost == "it" else object())
     worker, live = worker_of(FakeNode()), SimpleNamespace(layout=None, groups=("attn",), segments=[])
-    worker._kv_cache_config.transfer_groups = []
-    worker._vllm_config.kv_transfer_config.is_kv_consumer = True
-    worker._vllm_config.cache_config = SimpleNamespace(enable_prefix_caching=True)
+    worker._kv_cache_config = cache_config(*specs)
+    worker._config.is_kv_consumer = True
     for name, found in (("document_from_vllm", live), ("write_layout", None)):
         monkeypatch.setattr(half, name, lambda *_, found=found: found)
     worker._worker = worker._tell_leader = lambda *_: None
@@ -171,16 +176,29 @@ def whose_caches_are_known(monkeypatch, connector):
     return worker
 
 
-@pytest.mark.parametrize(("outermost", "part"), [("none", True), ("it", True), ("another", False)])
-def test_no_load_is_in_part_beside_other_connectors(monkeypatch, outermost, part):
-    """These may store a block by what vLLM takes to be in it."""
-    connector = KvferryConnector.__new__(KvferryConnector)
-    monkeypatch.setattr(whole, "has_kv_transfer_group", lambda: outermost != "none")
-    monkeypatch.setattr(whole, "get_kv_transfer_group", lambda: connector if outermost == "it" else object())
-    worker = whose_caches_are_known(monkeypatch, connector)
-    ask = Ask("r1", "t", "p", "http://127.0.0.1:1", 5, [(0, [1])], whole_blocks=True)
-    worker.start(Metadata(asks=[ask]))
-    assert worker.node.called == [("ask of whole blocks" + (" or a part" if part else ""), "t")]
+@pytest.mark.parametrize(
+    ("outermost", "spec", "cached", "wanted"),
+    [
+        ("none", WINDOW, True, "ask of whole blocks or a part"),
+        ("it", WINDOW, True, "ask of whole blocks or a part"),
+        ("it", WINDOW, False, "ask"),
+        ("another", WINDOW, True, "ask of whole blocks"),
+        ("another", WINDOW, False, "ask of whole blocks"),
+        ("another", ATTENTION, True, "ask"),
+    ],
+)
+def test_no_load_is_in_part_beside_other_connectors(monkeypatch, outermost, spec, cached, wanted):
+    """These may store a block by what vLLM takes to be in it, also where vLLM itself caches no prefixes."""
+    worker = beside(monkeypatch, outermost, ATTENTION, spec)
+    worker.start(Metadata(asks=[replace(ask_of("r1"), whole_blocks=cached and spec is WINDOW)]))
+    assert worker.node.called == [(wanted, "t")]
+
+
+def test_a_start_beside_other_connectors_is_refused_where_no_load_is_whole(monkeypatch):
+    retained = replace(WINDOW, extra_retained_tokens=2)
+    beside(monkeypatch, "it", ATTENTION, retained)
+    with pytest.raises(Refused, match="several modules draft"):
+        beside(monkeypatch, "another", ATTENTION, retained)
 
 
 class Derived(KvferryConnector):

@@ -20,7 +20,7 @@ from kvferry.report import Reason, Refused
 from kvferry.vllm.layout import first_spec, has_window
 
 if TYPE_CHECKING:
-    from vllm.config import VllmConfig
+    from vllm.config import KVTransferConfig
     from vllm.v1.core.kv_cache_manager import KVCacheManager
     from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheSpec
 
@@ -30,13 +30,12 @@ def keeps_window(spec: KVCacheSpec) -> bool:
     return has_window(spec) and spec.prefix_cacheable
 
 
-def refuse_beside_others(vllm_config: VllmConfig, config: KVCacheConfig) -> None:
+def refuse_beside_others(config: KVTransferConfig, kv_cache_config: KVCacheConfig) -> None:
     """Where each load leaves blocks incomplete, which other connectors might store: they go by the hashes of a
-    request's tokens, whatever vLLM's prefix cache has."""
-    transfer = vllm_config.kv_transfer_config
-    if transfer is None or not transfer.is_kv_consumer or not vllm_config.cache_config.enable_prefix_caching:
+    request's tokens, whatever vLLM's prefix cache has, and if it has none."""
+    if not config.is_kv_consumer:
         return
-    for spec in map(first_spec, config.transfer_groups):
+    for spec in map(first_spec, kv_cache_config.transfer_groups):
         if keeps_window(spec) and spec.extra_retained_tokens:
             raise Refused.of(
                 [

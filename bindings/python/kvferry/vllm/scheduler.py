@@ -236,7 +236,7 @@ class Scheduler:
         return request.num_prompt_tokens - 1 if self._leaves_last else request.num_prompt_tokens
 
     def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int | None, bool]:
-        if self.in_part.evict() and num_computed_tokens:
+        if self.in_part.evict():
             return None, False  # vLLM may just have found one of these: it looks again in the next step
         self._say_refused(request)
         params = request.kv_transfer_params

@@ -21,10 +21,10 @@ from kvferry.layout import Worker as LayoutWorker
 from kvferry.node import Event, EventKind, LogLevel, Memory, Node, Outcome, Segment, Side, Table
 from kvferry.report import Error
 from kvferry.vllm._options import node_options_of
-from kvferry.vllm._part import WorkerMetadata, refuse_beside_others
+from kvferry.vllm._part import WorkerMetadata, keeps_window, refuse_beside_others
 from kvferry.vllm._peers import OwnDocument, own_document
 from kvferry.vllm.bootstrap import Bootstrap
-from kvferry.vllm.layout import document_from_vllm, write_layout
+from kvferry.vllm.layout import document_from_vllm, first_spec, write_layout
 from kvferry.vllm.metrics import KvferryStats
 from kvferry.vllm.scheduler import Ask, GroupBlocks, Metadata, Offer, Renewal, lease_ms
 
@@ -84,7 +84,7 @@ class Worker:
         self._layout: Layout | None = None
         self._groups: tuple[str, ...] = ()  # names in the document, by transfer group
         self._device = torch.device("cpu")
-        self._alone = True
+        self._never_in_part = False
         self._fenced: deque[tuple[_Fence, Metadata]] = deque()
         self._sending: dict[str, str] = {}  # transfer id -> request id
         self._receiving: dict[str, str] = {}
@@ -97,8 +97,10 @@ class Worker:
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor], *, alone: bool = True) -> None:
         """alone: vLLM has no other connector. Others may store blocks by what vLLM takes to be in them."""
         if not alone:
-            refuse_beside_others(self._vllm_config, self._kv_cache_config)
-        self._alone = alone
+            refuse_beside_others(self._config, self._kv_cache_config)
+            self._never_in_part = any(
+                keeps_window(first_spec(group)) for group in self._kv_cache_config.transfer_groups
+            )
         live = document_from_vllm(self._vllm_config, self._kv_cache_config, kv_caches, self._engine_id, self._worker())
         if path := write_layout(live.layout):
             logger.info("kvferry: this worker's layout document is in %s", path)
@@ -259,8 +261,8 @@ class Worker:
             tables,
             engine_id=ask.engine_id,
             where=ask.bootstrap,
-            whole_blocks=ask.whole_blocks,
-            allow_part=ask.whole_blocks and self._alone,
+            whole_blocks=ask.whole_blocks or self._never_in_part,
+            allow_part=ask.whole_blocks and not self._never_in_part,
         )
 
     def _failed(self, request_id: str, count: str = "receives_failed") -> None:
