@@ -17,6 +17,12 @@ HERE = Path(__file__).resolve().parent
 GIB_OF_A_WORKER, GIB_BESIDE_WORKERS = 1, 6
 
 
+def cpu_has(*flags: str) -> bool:
+    """One of these."""
+    found = re.search(r"^flags\s*:(.*)$", Path("/proc/cpuinfo").read_text(), flags=re.M)
+    return not set(found[1].split()).isdisjoint(flags)
+
+
 @dataclass(frozen=True)
 class Model:
     name: str
@@ -50,8 +56,7 @@ class Model:
 
     def lacks(self) -> str:
         """Why this machine cannot run it; empty if it can."""
-        flags = set(re.search(r"^flags\s*:(.*)$", Path("/proc/cpuinfo").read_text(), flags=re.M)[1].split())
-        return "" if not self.cpu or flags & set(self.cpu) else f"the CPU has neither {' nor '.join(self.cpu)}"
+        return "" if not self.cpu or cpu_has(*self.cpu) else f"the CPU has neither {' nor '.join(self.cpu)}"
 
 
 # Caches are small, so that new requests soon get the blocks of earlier ones.
@@ -174,8 +179,9 @@ class Pair:
 
     @property
     def drifts(self) -> bool:
-        """The two sides' answers drift apart: their numbers differ a little, and the model is sure of nothing."""
-        return not self.model.trained and self.prefill != self.decode
+        """The two sides' answers drift apart: their numbers differ a little, and the model is sure of nothing. With AMX
+        they hang on how many tokens are computed at once, too, so that one server contradicts itself."""
+        return not self.model.trained and (self.prefill != self.decode or cpu_has("amx_bf16"))
 
 
 def pair(model: Model, prefill: str, decode: str, **more: Any) -> Pair:
