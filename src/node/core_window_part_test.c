@@ -126,15 +126,21 @@ static void expect_failed(const windows *w, const char *id, const char *code)
 
 /* --- what moves ------------------------------------------------------------------------------------------ */
 
+/* By what the sources hold. */
+static void expect_moved(const windows *w, holding first, holding second)
+{
+    expect_done(w, "t", first != ALL_OF_IT || second != ALL_OF_IT);
+    assert_moved(w, 0, first == ALL_OF_IT ? FIRST : ALL - WINDOW);
+    assert_moved(w, 1, second == ALL_OF_IT ? FIRST : ALL - WINDOW);
+}
+
 static void moves(holding first, holding second, bool verify)
 {
     windows w = begin_windows(verify);
     offer(&w, 0, "t", first);
     offer(&w, 1, "t", second);
     ask(&w, "t");
-    expect_done(&w, "t", first != ALL_OF_IT || second != ALL_OF_IT);
-    assert_moved(&w, 0, first == ALL_OF_IT ? FIRST : ALL - WINDOW);
-    assert_moved(&w, 1, second == ALL_OF_IT ? FIRST : ALL - WINDOW);
+    expect_moved(&w, first, second);
     rig_free(w.r);
 }
 
@@ -355,9 +361,7 @@ static void replaced(bool verify, holding first, holding second)
     offer(&w, 0, "t", first);
     offer(&w, 1, "t", second);
     rig_wait(w.r, 20 * RIG_RETRY_MS);
-    expect_done(&w, "t", first != ALL_OF_IT || second != ALL_OF_IT);
-    assert_moved(&w, 0, first == ALL_OF_IT ? FIRST : ALL - WINDOW);
-    assert_moved(&w, 1, second == ALL_OF_IT ? FIRST : ALL - WINDOW);
+    expect_moved(&w, first, second);
     rig_free(w.r);
 }
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 from bystander import Steps
+from pairs import BYSTANDER, Connector
 from vllm.config import KVTransferConfig
 from vllm.distributed.kv_transfer.kv_connector.v1.multi_connector import MultiKVConnectorWorkerMetadata
 from vllm.engine.arg_utils import EngineArgs
@@ -88,15 +89,10 @@ class Setup:
 
 
 KVFERRY = {"kv_connector": "KvferryConnector", "kv_connector_module_path": "kvferry.vllm"}
-BYSTANDER = {"kv_connector": "Bystander", "kv_connector_module_path": "bystander", "kv_role": "kv_both"}
-
-
-def multi(role):
-    several = [BYSTANDER, {**KVFERRY, "kv_role": role}]
-    return {"kv_connector": "MultiConnector", "kv_connector_extra_config": {"connectors": several}}
 
 
 def make_scheduler(setup):
+    others = (BYSTANDER,) if setup.among_others else ()
     longest = max(spec.block_size for spec in setup.specs())
     drafts = {"method": "ngram", "num_speculative_tokens": DRAFTS, "prompt_lookup_max": 2}
     config = EngineArgs(
@@ -112,8 +108,7 @@ def make_scheduler(setup):
         speculative_config=drafts if setup.drafts else None,
         async_scheduling=False,
         kv_transfer_config=KVTransferConfig(
-            **(multi(setup.role) if setup.among_others else KVFERRY),
-            kv_role=setup.role,
+            **Connector("kvferry", KVFERRY, roles=(setup.role, setup.role), others=others).of(0),
             kv_load_failure_policy=setup.policy,
             engine_id="e",
         ),
